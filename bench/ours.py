@@ -106,8 +106,8 @@ class Ours:
     def evaluate_mean(self) -> float:
         """Test only the mean model, like a side with one global model; its accuracy."""
         shard = self.engine.shard
-        mean = (shard.sum_models(None) / len(shard.workers)).astype(np.float32)
-        [tested] = shard.evaluate(mean, everyone=False)
+        mean = (shard.tester.sum_models(None) / len(shard.rows.workers)).astype(np.float32)
+        [tested] = shard.tester.evaluate(mean, everyone=False)
         return tested.metric
 
 

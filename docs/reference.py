@@ -9,11 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import fedhp
-from fedhp import api, graph, timing, types
+from fedhp import api, graph, rule, timing, types
 from fedhp.algorithms import base
 from fedhp.engine.replay import whatif
 from fedhp.engine.runs import tune as tune_runs
-from fedhp.exchange import group, mixing
+from fedhp.exchange import group, mixing, sequence
 from fedhp.record import reader
 from fedhp.report import sweep, tune
 
@@ -68,7 +68,13 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
         mixing,
         ("NeighborMixing", "DirectedMixing", "WeightedMixing", "PeerScoring", "Scoring"),
     ),
-    (EXCHANGES, group, ("GroupAverage",)),
+    (EXCHANGES, group, ("GroupAverage", "DisjointGroups")),
+    (EXCHANGES, sequence, ("ExchangeSequence",)),
+    (
+        "Rules of the workers",
+        rule,
+        ("Rule", "Vector", "Step", "PushSum", "Tracking", "TrackedPushSum"),
+    ),
     ("Topologies", types, ("Topology", "ChangingTopology")),
     (
         "Topologies",

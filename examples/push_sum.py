@@ -15,6 +15,8 @@ import numpy as np
 
 from fedhp import Decision, Federation, Observation, Plan, Reports, WeightedMixing
 from fedhp.algorithms import Traits
+from fedhp.rule import PushSum, Rule
+from fedhp.rule import Tracking as SideVector
 from fedhp.types import IntArray, LinkVerdict
 
 
@@ -28,8 +30,11 @@ class Steps:
 class SGP:
     """One peer per round; a scalar weight travels with every model."""
 
-    # Declared: the weight is part of the model rows and of checkpoints.
-    traits: ClassVar = Traits(push_sum=True, uses_rounds=False)
+    traits: ClassVar = Traits(uses_rounds=False)
+
+    def rule(self) -> Rule:
+        """The weight is part of the model rows and of checkpoints."""
+        return PushSum()
 
     def start(self, federation: Federation) -> Steps:
         """The state before round 1."""
@@ -47,8 +52,11 @@ class SGP:
 class Tracking:
     """Gradient tracking: a side vector travels with every model, over links in both directions."""
 
-    # Declared: the side vector is part of the model rows.
-    traits: ClassVar = Traits(tracking=True, uses_rounds=False)
+    traits: ClassVar = Traits(uses_rounds=False)
+
+    def rule(self) -> Rule:
+        """y <- y + change - last change: y travels, and the last change stays with the worker."""
+        return SideVector()
 
     def start(self, federation: Federation) -> Steps:
         """The state before round 1."""

@@ -38,6 +38,7 @@ _HOMES = {
     "DirectedMixing": "fedhp.exchange",
     "WeightedMixing": "fedhp.exchange",
     "GroupAverage": "fedhp.exchange",
+    "DisjointGroups": "fedhp.exchange",
     "ExchangeSequence": "fedhp.exchange",
     "Reports": "fedhp.types",
     "RoundRecord": "fedhp.types",
@@ -54,6 +55,7 @@ __all__ = [
     "Dataset",
     "Decision",
     "DirectedMixing",
+    "DisjointGroups",
     "ExchangeSequence",
     "Experiment",
     "Federation",
@@ -108,6 +110,7 @@ if TYPE_CHECKING:
     from fedhp.errors import FedhpError
     from fedhp.exchange import (
         DirectedMixing,
+        DisjointGroups,
         ExchangeSequence,
         GroupAverage,
         NeighborMixing,

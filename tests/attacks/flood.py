@@ -23,7 +23,7 @@ from typing import Any
 
 from attacks.flood_memory import SERVICE, own_channel
 from faults.scripted import ScriptedWorker
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.cluster.protocol import limits

@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment, WorkerProcessSettings
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -197,7 +197,7 @@ def _standby(folder: Path, certificates: Path, allow: Path) -> Iterator[tuple[Ba
 
 
 def _serve_standby(certificates: Path, address: str, allow: Path, ready: Any) -> None:
-    from fedhp.cluster.coordinator.standby import StandbyService, standing_by
+    from fedhp.cluster.coordinator.process.standby import StandbyService, standing_by
 
     async def nobody() -> None:
         return None

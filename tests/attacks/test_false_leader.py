@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedhp.cluster.coordinator.leadership import FEDERATION, leader_finder
+from fedhp.cluster.coordinator.process.finders import FEDERATION, leader_finder
 from fedhp.cluster.ledger.etcd import EtcdLedger
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.operator import Target

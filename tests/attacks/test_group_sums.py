@@ -18,6 +18,7 @@ from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import verify
 from fedhp.cluster.coordinator.attempts.checkpoints import Checkpoints, GroupCheckpoint
 from fedhp.cluster.coordinator.attempts.group_checks import (
+    REMEMBERED_SHARE,
     PartSizes,
     WrongParts,
     disputed_links,
@@ -324,11 +325,13 @@ def test_a_worker_that_is_away_keeps_what_was_usual_when_it_went() -> None:
         reports = {each: wire.RoundReport(change_norms=[norm]) for each, norm in enumerate(values)}
         norms = norms_after(norms, reports, tree)
     assert norms[3][0] == pytest.approx((9.0, np.hypot(9.0, 0.25)))
-    # After an average only what is usual in the rest of that round is left.
-    assert [norms[worker][0][1] for worker in range(3)] == pytest.approx([0.25] * 3)
+    # After an average most of what was usual before is remembered.
+    before = np.hypot(REMEMBERED_SHARE * 9.0, 0.2)
+    after = np.hypot(REMEMBERED_SHARE * before, 0.25)
+    assert [norms[worker][0][1] for worker in range(3)] == pytest.approx([after] * 3)
     sizes = PartSizes.of(TREE, norms, np.ones(4), [0, 1, 2, 3])
     assert sizes.sums[3] == pytest.approx(LARGEST_RATIO * norms[3][0][1])
-    assert sizes.sums[2] == pytest.approx(LARGEST_RATIO * 0.25)
+    assert sizes.sums[2] == pytest.approx(LARGEST_RATIO * after)
 
 
 def node_of(group: wire.GroupWork, momentum: float = 0.0) -> TreeNode:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.namespaces import Net, enter
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment

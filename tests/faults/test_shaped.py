@@ -19,8 +19,8 @@ from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.config import Experiment, parse
-from fedhp.engine.context import planning_context
 from fedhp.record.reader import RunReader
+from fedhp.rounds.context import planning_context
 from fedhp.timing import slowest_link, slowest_pull
 from fedhp.types import FloatArray
 

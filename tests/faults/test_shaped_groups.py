@@ -26,9 +26,9 @@ from fedhp.cluster.audit.invariants import GRACE, check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.audit.verify import verify
 from fedhp.config import Experiment, parse, to_tables
-from fedhp.engine.context import planning_context
 from fedhp.exchange import GroupAverage
 from fedhp.record.reader import RunReader
+from fedhp.rounds.context import planning_context
 from fedhp.seeds import Purpose, generator
 from fedhp.tables import merge_tables
 from fedhp.types import FloatArray

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from frozen import recorded, refused
 from frozen.cases import Case, all_cases
 from frozen.running import machine, seen_of
 
@@ -94,5 +95,12 @@ def strangers(folder: Path) -> Iterator[str]:
 
 
 # What is compared besides the runs, and what --update can write again besides them.
-OTHERS: dict[str, Callable[[Path], Iterator[str]]] = {"names": strangers}
-UPDATES: dict[str, Callable[[Path], None]] = {}
+OTHERS: dict[str, Callable[[Path], Iterator[str]]] = {
+    "names": strangers,
+    "refused": refused.differences,
+    "recorded": recorded.differences,
+}
+UPDATES: dict[str, Callable[[Path], None]] = {
+    "refused": refused.update,
+    "recorded": recorded.update,
+}

@@ -181,6 +181,16 @@ def printed(*arguments: str, code: int = 0) -> str:
     return out.getvalue()
 
 
+def printed_error(*arguments: str) -> str:
+    """What a command says as it refuses something."""
+    heard = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(heard):
+        code = call(list(arguments))
+    if code != 2:
+        raise Failed(f"fedhp {' '.join(arguments)}: exit code {code}: {heard.getvalue()}")
+    return heard.getvalue()
+
+
 def printed_json(*arguments: str) -> Any:
     """What a command prints with --json, without what is different every time."""
     return normal(json.loads(printed(*arguments, "--json")))

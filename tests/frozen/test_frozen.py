@@ -1,4 +1,4 @@
-"""The fast part of `make frozen`: the runs marked as fast."""
+"""The fast part of `make frozen`: runs marked as fast, some refusals, recorded folders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from frozen import comparing
+from frozen import comparing, recorded, refused
 from frozen.cases import Case, all_cases
 
 FAST = [case for case in all_cases() if case.fast]
@@ -25,3 +25,11 @@ def test_a_run_gives_what_it_gave(case: Case, tmp_path: Path) -> None:
 
 def test_every_expectation_has_its_case(tmp_path: Path) -> None:
     assert not list(comparing.strangers(tmp_path))
+
+
+def test_experiments_are_refused_as_they_were(tmp_path: Path) -> None:
+    assert not list(refused.differences(tmp_path, every=10))
+
+
+def test_recorded_folders_open_go_on_and_verify(tmp_path: Path) -> None:
+    assert not list(recorded.differences(tmp_path, reports=False))

@@ -33,6 +33,7 @@ PUBLIC = [
     "Dataset",
     "Decision",
     "DirectedMixing",
+    "DisjointGroups",
     "ExchangeSequence",
     "Experiment",
     "Federation",

@@ -98,7 +98,9 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 def digests(engine: LocalExecutor) -> list[bytes]:
     """Digests of the models that all workers have now in the simulation."""
     width = engine.prepared.layout.mixed
-    return [hashlib.sha256(row[:width].numpy().tobytes()).digest() for row in engine.shard.models]
+    return [
+        hashlib.sha256(row[:width].numpy().tobytes()).digest() for row in engine.shard.rows.models
+    ]
 
 
 def line(workers: int) -> NeighborMixing:

@@ -24,9 +24,9 @@ from fedhp.cluster.coordinator.conductor import (
     ConductorSettings,
     Failure,
 )
-from fedhp.cluster.coordinator.leadership import check_network
 from fedhp.cluster.coordinator.planning.planning import create_planner
 from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Refused

@@ -13,7 +13,7 @@ from attacks.members import start_attacker
 from faults.in_process import experiment, in_process_federation, run, until
 from fedhp.cluster.coordinator import reachability
 from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
-from fedhp.cluster.coordinator.metrics import Metrics, broken_by_name, snapshot_of
+from fedhp.cluster.coordinator.process.metrics import Metrics, broken_by_name, snapshot_of
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.events import Event
 from fedhp.cluster.history import read_history

@@ -11,7 +11,7 @@ from faults.in_process import InProcessFederation, experiment, in_process_federa
 from faults.scripted import MODEL_BYTES
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.merge import gather
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import parse
 from fedhp.errors import ConfigError
 from fedhp.record.reader import RunReader

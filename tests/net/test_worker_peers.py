@@ -48,7 +48,7 @@ def test_a_swap_leaves_both_with_the_mean(certificates: Path, tmp_path: Path) ->
     engine.snapshot(0)
     engine.train_snapshots({0: LocalTraining(1, 3, 0.1)})
     engine.apply(0)
-    before = engine.shard.models.mean(dim=0).numpy()
+    before = engine.shard.rows.models.mean(dim=0).numpy()
     engine.average(0, 1)
     assert digests(engine)[0] == digests(engine)[1]
 
@@ -152,7 +152,7 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
     engine.snapshot(0)
     engine.train_snapshots({0: LocalTraining(1, 3, 0.1)})
     engine.apply(0)
-    engine.shard.average(0, np.zeros(engine.prepared.layout.mixed, np.float32))
+    engine.shard.turns.average(0, np.zeros(engine.prepared.layout.mixed, np.float32))
 
     async def test() -> None:
         async with start_federation(settings, certificates, tmp_path) as federation:
@@ -217,7 +217,7 @@ def test_a_poisoned_model_is_refused_and_its_sender_quarantined(
     settings = experiment()
     engine = LocalExecutor(prepare(settings))
     engine.train(np.full(3, 3), round_index=1, learning_rate=0.1)
-    engine.shard.mixed.copy_(engine.shard.after)
+    engine.shard.rows.mixed.copy_(engine.shard.rows.after)
     engine.advance()
 
     async def test() -> None:

@@ -81,6 +81,24 @@ def test_without_compression_it_is_the_plain_mean_with_nesterov_momentum() -> No
         np.testing.assert_array_equal(done.wholes[9], consensus)
 
 
+@pytest.mark.parametrize(("momentum", "rate"), [(0.7, 0.5), (0.0, 1.5), (0.9, 2.0)])
+def test_an_outer_rate_scales_the_step_of_the_consensus_alone(momentum: float, rate: float) -> None:
+    """m = k m + u and c = c + r (u + k m), round by round, in float64."""
+    exchange = replace(with_compression("none", momentum), rate=rate)
+    consensus = own = np.zeros(WIDTH, dtype=np.float32)
+    naive_consensus = naive_momentum = np.zeros(WIDTH)
+    for round_index in range(6):
+        changes = rows(round_index)
+        done = step(exchange, changes=changes, consensus={7: consensus}, momentum=own)
+        mean = changes.astype(np.float64).mean(axis=0)
+        naive_momentum = momentum * naive_momentum + mean
+        naive_consensus = naive_consensus + rate * (mean + momentum * naive_momentum)
+        consensus = consensus + done.change
+        own = next_momentum(done.change, own, momentum, rate=rate)
+        np.testing.assert_allclose(consensus, naive_consensus, atol=4e-5)
+        np.testing.assert_allclose(own, naive_momentum, atol=4e-5)
+
+
 def test_without_momentum_it_is_the_mean() -> None:
     changes = rows(1)
     done = step(with_compression("none", momentum=0.0), changes=changes)

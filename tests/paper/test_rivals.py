@@ -152,18 +152,18 @@ def test_spec8_adpsgd_event_by_event(sharing: bool) -> None:
     }
     experiment = tiny("adpsgd", more, steps=steps)
     with engine_of(experiment) as engine:
-        initial = engine.shard.models.double().tolist()
+        initial = engine.shard.rows.models.double().tolist()
         world = engine.prepared.world
         loop = events_of(engine)
-        algorithm, state = loop.algorithm, loop.state
+        algorithm, state = loop.algorithm, loop.planner.state
         everyone = np.ones(workers, dtype=np.bool_)
 
         def train(worker: int, turn: int, snapshot: list[float], events: int) -> list[float]:
             rate = 0.1 * 0.98 ** (events // workers)
             with engine_of(experiment) as apart:
-                apart.shard.after[worker] = torch.tensor(snapshot)
+                apart.shard.rows.after[worker] = torch.tensor(snapshot)
                 apart.train_snapshots({worker: LocalTraining(turn + 1, steps, rate)})
-                change = apart.shard.after[worker].tolist()
+                change = apart.shard.rows.after[worker].tolist()
             return [start + moved for start, moved in zip(snapshot, change, strict=True)]
 
         def compute(worker: int, turn: int, now: float) -> float:
@@ -189,7 +189,9 @@ def test_spec8_adpsgd_event_by_event(sharing: bool) -> None:
                 transfer=transfer,
                 partner=partner,
             )
-            np.testing.assert_allclose(engine.shard.models.numpy(), expected, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(
+                engine.shard.rows.models.numpy(), expected, rtol=1e-3, atol=1e-5
+            )
             assert record.clock == pytest.approx(log[-1].time, rel=1e-9)
             pairs = {
                 (min(each.worker, each.partner), max(each.worker, each.partner))
@@ -206,21 +208,22 @@ def test_spec11_adpsgd_an_averaging_event_preserves_the_mean() -> None:
     with engine_of(tiny("adpsgd", {"rounds": 2})) as engine:
         loop = events_of(engine)
         seen = 0
-        average = loop._average
+        average = engine.average
 
-        def watched(worker: int, partner: int, **details: Any) -> None:
+        def watched(worker: int, partner: int, *, compression: str = "none") -> float:
             nonlocal seen
-            before = engine.shard.models.double()
-            average(worker, partner, **details)
-            after = engine.shard.models.double()
+            before = engine.shard.rows.models.double()
+            distance = average(worker, partner, compression=compression)
+            after = engine.shard.rows.models.double()
             assert torch.equal(after[worker], after[partner])
             others = [i for i in range(5) if i not in (worker, partner)]
             assert torch.equal(after[others], before[others])
             change = (after.mean(dim=0) - before.mean(dim=0)).norm()
             assert float(change / before.mean(dim=0).norm()) <= 1e-6
             seen += 1
+            return distance
 
-        loop._average = watched  # type: ignore[method-assign]
+        engine.average = watched  # type: ignore[method-assign]
         list(loop.rounds())
         assert seen == 10  # a round is N events
 
@@ -279,7 +282,7 @@ def test_spec8_pens_first_stage_in_a_run() -> None:
         for record in loop.rounds():
             if record.round_index > 2:
                 break
-            trained = engine.shard.after.double().tolist()
+            trained = engine.shard.rows.after.double().tolist()
             sources: dict[int, list[int]] = {i: [] for i in range(6)}
             for receiver, sender in record.links.tolist():
                 sources[receiver].append(sender)
@@ -289,16 +292,18 @@ def test_spec8_pens_first_stage_in_a_run() -> None:
                 own = part[rng.integers(len(part), size=16)]
                 losses = []
                 for peer in sources[worker]:
-                    replica.bind(engine.shard.after[peer], engine.shard.after_counters[peer])
+                    replica.bind(
+                        engine.shard.rows.after[peer], engine.shard.rows.after_counters[peer]
+                    )
                     with torch.no_grad():
-                        outputs = replica.module(engine.shard.samples.inputs[own])
-                    targets = engine.shard.samples.targets[own]
+                        outputs = replica.module(engine.shard.rows.samples.inputs[own])
+                    targets = engine.shard.rows.samples.targets[own]
                     losses.append(float(functional.cross_entropy(outputs, targets)))
                 best = reference_rivals.pens_selection(sources[worker], losses, 2)
-                assert set(loop.progress.reports.selected[worker].tolist()) == best
+                assert set(loop.planner.reports.selected[worker].tolist()) == best
                 expected = reference_rivals.average_of(trained, [worker, *best])
                 np.testing.assert_allclose(
-                    engine.shard.models[worker].numpy(), expected, rtol=1e-4, atol=1e-5
+                    engine.shard.rows.models[worker].numpy(), expected, rtol=1e-4, atol=1e-5
                 )
                 took = world.step_times(worker, record.round_index, steps=2, time=started)
                 bandwidth = world.bandwidth.at(started)

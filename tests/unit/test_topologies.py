@@ -13,9 +13,9 @@ import pytest
 
 from fedhp import graph, topologies
 from fedhp.config import parse
-from fedhp.engine.context import planning_context
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology, mixing_matrix, mixing_rate, round_topology, topology_from
+from fedhp.rounds.context import planning_context
 from fedhp.seeds import Purpose, generator
 from fedhp.types import ChangingTopology, FloatArray, Topology
 

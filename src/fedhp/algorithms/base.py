@@ -15,6 +15,7 @@ from fedhp.algorithms.traits import About, Traits
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import round_topology
+from fedhp.rule import Rule
 from fedhp.timing import Network
 from fedhp.types import (
     Action,
@@ -171,6 +172,14 @@ class Restartable(Protocol):
 
 
 @runtime_checkable
+class Ruled(Protocol):
+    """An algorithm whose workers do more than train, send the model and take the mix."""
+
+    def rule(self) -> Rule:
+        """What they do (fedhp.rule), by the settings of the algorithm."""
+
+
+@runtime_checkable
 class Configured(Protocol):
     """An algorithm whose traits depend on its settings."""
 
@@ -222,34 +231,47 @@ def load_algorithm(name: str, settings: Mapping[str, Any]) -> Algorithm | AsyncA
         raise ConfigError(
             f"{name!r} has {wrong}, which has no effect",
             key="algorithm.name",
-            allowed=f"traits = {instead} in its class, with from fedhp.algorithms import Traits",
-            fix=f"write traits = {instead} instead (docs/own-parts.md)",
+            allowed=f"{instead} in its class, with from fedhp.algorithms import Traits",
+            fix=f"write {instead} instead (docs/own-parts.md)",
         )
     return algorithm
 
 
-# Once flags of the class, by the trait that each is now.
+def rule_of(algorithm: object) -> Rule:
+    """What the workers of an algorithm do, as it declares."""
+    return algorithm.rule() if isinstance(algorithm, Ruled) else Rule()
+
+
+# Once flags of the class, by the trait or the rule that each is now.
 _FORMER = {
     "uses_rounds": "uses_rounds",
     "changing_topology": "follows_changes",
     "local_epochs": "local_epochs",
     "group_average": "group_average",
-    "push_sum": "push_sum",
-    "tracking": "tracking",
 }
+_FORMER_RULES = {"push_sum": "PushSum()", "tracking": "Tracking()"}
 
 
 def _misdeclared(algorithm: object) -> tuple[str, str]:
     """What a class declares in a form that nothing reads, and the right form; or nothing."""
     declared = getattr(algorithm, "traits", Traits())
     if not isinstance(declared, Traits):
-        return f"traits = {declared!r}", "Traits(...)"
-    flags = {name: getattr(algorithm, name, None) for name in _FORMER}
+        return f"traits = {declared!r}", "traits = Traits(...)"
+    if not isinstance(rule_of(algorithm), Rule):
+        return f"the rule {rule_of(algorithm)!r}", "def rule(self) -> fedhp.rule.Rule"
+    flags = {name: getattr(algorithm, name, None) for name in (*_FORMER, *_FORMER_RULES)}
     flags = {name: value for name, value in flags.items() if isinstance(value, bool)}
-    if not flags:
-        return "", ""
-    fields = ", ".join(f"{_FORMER[name]}={value}" for name, value in flags.items())
-    return " and ".join(f"{name} = {value}" for name, value in flags.items()), f"Traits({fields})"
+    fields = ", ".join(
+        f"{_FORMER[name]}={value}" for name, value in flags.items() if name in _FORMER
+    )
+    forms = [f"traits = Traits({fields})"] if fields else []
+    rules = [rule for name, rule in _FORMER_RULES.items() if flags.get(name)]
+    if rules:
+        rule = rules[0] if len(rules) == 1 else "TrackedPushSum()"
+        forms.append(f"def rule(self): return fedhp.rule.{rule}")
+    return " and ".join(f"{name} = {value}" for name, value in flags.items()), ", ".join(
+        forms
+    ) or "nothing"
 
 
 def is_synchronous(algorithm: object) -> TypeGuard[Algorithm]:

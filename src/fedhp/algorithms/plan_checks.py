@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, traits_of
+from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, rule_of
 from fedhp.errors import BadPlan, definition_place
 from fedhp.exchange.base import check_exchange
 from fedhp.exchange.checks import Unusable, as_array, check_links, is_number, is_whole, kind_of
@@ -33,7 +33,7 @@ def next_plan(
     try:
         _check_answer(answer, Plan, "plan")
         _check_plan(answer[1], len(observation.available))
-        _check_carried(answer[1], algorithm)
+        _check_rule(answer[1], algorithm)
         _check_present(answer[1], observation)
         if on_network:
             answer[1].exchange.check_network()
@@ -131,13 +131,13 @@ def _check_present(plan: Plan, observation: Observation) -> None:
     plan.exchange.check_present(here)
 
 
-def _check_carried(plan: Plan, algorithm: Any) -> None:
+def _check_rule(plan: Plan, algorithm: Any) -> None:
     """What travels with the models is known before the first round: the class declares it."""
-    traits = traits_of(algorithm)
-    plan.exchange.check_carried(push_sum=traits.push_sum, tracking=traits.tracking)
-    if (traits.push_sum or traits.tracking) and plan.estimate is not None:
+    rule = rule_of(algorithm)
+    plan.exchange.check_rule(rule)
+    if rule.acts() and plan.estimate is not None:
         raise Unusable(
-            "its plan has estimate, and its class push_sum or tracking",
+            "its plan has estimate, and its rule sends or receives",
             "None: what is trained is not what travels",
         )
 

@@ -32,8 +32,6 @@ class Traits:
     own_steps: str = ""  # its setting that replaces both, if set
     group_average: bool = False  # plans have a GroupAverage, for which workers keep more state
     fragments: int = 1  # of the model, that group averages take in turn
-    push_sum: bool = False  # a scalar weight travels with every model
-    tracking: bool = False  # a side vector does: the tracked mean change of all workers
     scoring: Scoring | None = None  # of the plans with PeerScoring
     single_steps: bool = False  # every turn is one step, from one shared model
     serves: Literal["model", "average"] = "model"  # of asynchronous workers

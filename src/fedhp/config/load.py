@@ -135,7 +135,7 @@ def parse(
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedSettings:
     """Settings that a change left out of the tables."""
 
     change: str  # and what it does: "horizon=5 replaces rounds = 3"
@@ -149,7 +149,9 @@ class Dropped:
         return f"{text}: {settings}" if self.listed else text
 
 
-def apply_changes(tree: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> list[Dropped]:
+def apply_changes(
+    tree: dict[str, Any], changes: Sequence[tuple[str, Any]]
+) -> list[DroppedSettings]:
     """Set dotted keys in the tables of an experiment, in place.
 
     A changed kind (algorithm, partition, ...) drops the settings of the other kind, which are
@@ -263,7 +265,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[st
 
 def _drop_settings_of_other_kinds(
     tree: dict[str, Any], changes: Sequence[tuple[str, Any]]
-) -> list[Dropped]:
+) -> list[DroppedSettings]:
     """A changed kind does not inherit the settings of another kind.
 
     The kind is that of a component, a partition, a world profile, ...; a section that is given as
@@ -277,7 +279,7 @@ def _drop_settings_of_other_kinds(
             there, content = pop_key(tree, other)
             if there and content != default_of(other):
                 text = f"{key}={new} replaces {other} = {content!r}"
-                drops.append(Dropped(text, {other: content}))
+                drops.append(DroppedSettings(text, {other: content}))
         if old == new:
             continue
         if isinstance(value, Mapping):
@@ -297,7 +299,7 @@ def _drop_settings_of_other_kinds(
         }
         if changed:
             shown = "{...}" if isinstance(value, Mapping) else "none" if new is None else new
-            drops.append(Dropped(f"{key}={shown} drops {what}", changed, listed=True))
+            drops.append(DroppedSettings(f"{key}={shown} drops {what}", changed, listed=True))
     return drops
 
 

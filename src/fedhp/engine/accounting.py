@@ -1,4 +1,4 @@
-"""The accounts of a round: virtual times, bytes, the record, the workers' reports, real seconds.
+"""The accounts of a round in virtual time: steps, times and bytes; and real seconds.
 
 worker_time = sum of the step times + max over neighbors of link_time, and so on (SPEC 1).
 """
@@ -9,18 +9,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from fedhp.algorithms import Observation
 from fedhp.algorithms.plan_checks import MOST_STEPS
 from fedhp.config import Experiment
-from fedhp.engine.context import PlanningContext
 from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
 from fedhp.exchange import Exchanged
-from fedhp.schedules import learning_rate
+from fedhp.exchange.base import Moment
+from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Measured, PlannedRound, first_reports
 from fedhp.timing import PROBE_BATCHES, ROUNDING, Network, timing
 from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord, Timing
 from fedhp.world import World
@@ -54,48 +54,33 @@ class GroupRound:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """What was decided for a round."""
+class SimulatedRound:
+    """A planned round with the steps that it takes in virtual time."""
 
-    state: Any  # of the algorithm, after its plan
-    plan: Plan
-    observation: Observation
+    planned: PlannedRound
     local_steps: IntArray  # [N] of the whole round
     group: GroupRound | None = None  # of a group average
 
     @property
-    def round_index(self) -> int:
-        """The number of the round."""
-        return self.observation.round_index
+    def first_steps(self) -> IntArray:
+        """[N] those before the exchange."""
+        return self.local_steps if self.group is None else self.group.during_transfer
 
 
-def rate_at(context: PlanningContext, round_index: int, clock: float) -> float:
-    """The learning rate of a round."""
-    return learning_rate(
-        context.learning_rate, context.experiment, round_index=round_index, clock=clock
-    )
+@dataclass(frozen=True, slots=True)
+class TrainedRound:
+    """The first half of a round: planned and trained, nothing exchanged yet."""
+
+    simulated: SimulatedRound
+    training: Training
+    estimates: Estimates | None
+    watch: Stopwatch
 
 
 def calibration(world: World) -> Reports:
     """The reports of round 0: one timed step on every worker."""
     times = [float(world.step_times(i, 0, steps=1, time=0.0)[0]) for i in range(world.workers)]
     return first_reports(np.array(times))
-
-
-def first_reports(step_time: FloatArray) -> Reports:
-    """The reports of round 0: nothing is known but the time of a step, [N]."""
-    missing = np.full(len(step_time), np.nan)
-    return Reports(
-        round_index=0,
-        step_time=step_time,
-        update_norm=missing,
-        links=np.empty((0, 2), dtype=np.int64),
-        distance=np.empty(0),
-        smoothness=missing,
-        gradient_variance=missing,
-        start_loss=missing,
-        selected=np.empty((len(step_time), 0), dtype=np.int64),
-    )
 
 
 def group_round(
@@ -149,44 +134,34 @@ def _step_ends(world: World, worker: int, observation: Observation, *, until: fl
 
 def account(
     context: PlanningContext,
-    planned: RoundPlan,
+    simulated: SimulatedRound,
     *,
     training: Training,
     estimates: Estimates | None,
     exchanged: Exchanged,
     wall: dict[str, float],
-) -> RoundRecord:
+) -> Measured:
     """The cost of a round, on the true network: what the planner observed may be late."""
-    plan, observation, local_steps = planned.plan, planned.observation, planned.local_steps
+    planned, local_steps, group = simulated.planned, simulated.local_steps, simulated.group
+    plan, observation = planned.plan, planned.observation
     world, start = context.world, observation.clock
     network = world.network(start)
     workers = world.workers
-    missing = np.full(workers, np.nan)
     stepping = world.compute_times(local_steps, observation.round_index, time=start)
     with np.errstate(invalid="ignore"):
         step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
     extra = _extra_steps(context.experiment, plan, workers) * np.nan_to_num(step_time)
     extra += world.other_times(start)
-    decision = plan.decision
-    cost = plan.exchange.cost(
-        exchanged,
-        world,
-        clock=start,
-        ready=stepping,
-        event=observation.round_index,
-        model_bytes=context.model_bytes,
-    )
-    if planned.group is None:
+    transfer_time = np.nan
+    moment = Moment(world, start, stepping, observation.round_index, context.model_bytes)
+    cost = plan.exchange.cost(exchanged, moment)
+    if group is None:
         times = timing(stepping + extra, cost.communication, observation.available)
     else:
-        times = _group_timing(plan, planned.group, observation.available, world.other_times(start))
+        times = _group_timing(plan, group, observation.available, world.other_times(start))
         if plan.exchange.required:
-            facts = {**decision.facts, "transfer_time": planned.group.transfer_time}
-            decision = replace(decision, facts=facts)
-    return RoundRecord(
-        round_index=observation.round_index,
-        clock=start + times.round_time,
-        learning_rate=observation.learning_rate,
+            transfer_time = group.transfer_time
+    return Measured(
         local_steps=local_steps,
         step_time=step_time,
         timing=times,
@@ -194,41 +169,21 @@ def account(
         link_time=cost.link_time,
         link_bytes=cost.link_bytes,
         link_distance=exchanged.distance,
-        decision=decision,
         train_loss=training.loss,
         update_norm=training.update_norm,
-        smoothness=estimates.smoothness if estimates else missing,
-        gradient_variance=estimates.gradient_variance if estimates else missing,
         bandwidth=mean_bandwidth(network),
-        evaluation=None,
         wall=wall,
-    )
-
-
-def reports_of(
-    record: RoundRecord, *, estimates: Estimates | None, exchanged: Exchanged
-) -> Reports:
-    """What the workers report to the coordinator."""
-    missing = np.full(len(record.step_time), np.nan)
-    first = record.round_index == 1
-    return Reports(
-        round_index=record.round_index,
-        step_time=record.step_time,
-        update_norm=record.update_norm,
-        links=exchanged.links,
-        distance=exchanged.distance,
-        smoothness=record.smoothness,
-        gradient_variance=record.gradient_variance,
-        start_loss=estimates.start_loss if first and estimates else missing,
+        smoothness=estimates.smoothness if estimates else None,
+        gradient_variance=estimates.gradient_variance if estimates else None,
+        start_loss=estimates.start_loss if estimates else None,
         selected=exchanged.selected,
-        transfer_time=record.decision.facts.get("transfer_time", np.nan),
+        transfer_time=transfer_time,
     )
 
 
-def together(planned: RoundPlan, first: Training, second: Training) -> Training:
+def together(simulated: SimulatedRound, first: Training, second: Training) -> Training:
     """Local training before and after a group average; the second norm is that of both."""
-    assert planned.group is not None
-    before, total = planned.group.during_transfer, planned.local_steps
+    before, total = simulated.first_steps, simulated.local_steps
     share = (total - before) / np.maximum(total, 1)
     loss = first.loss + (second.loss - first.loss) * share
     loss = np.where(before == 0, second.loss, np.where(before == total, first.loss, loss))
@@ -277,13 +232,13 @@ def _extra_steps(experiment: Experiment, plan: Plan, workers: int) -> FloatArray
     return extra
 
 
-def check_clock(record: RoundRecord, experiment: Experiment) -> None:
+def check_clock(clock: float, timing: Timing, experiment: Experiment, *, round_index: int) -> None:
     """Stop before virtual time runs too far ahead of the links, which move by intervals."""
     interval = experiment.world.bandwidth.interval
     limit = RUN_INTERVALS * interval
-    if not record.clock <= limit or np.isnan(record.timing.mean_waiting_time):
+    if not clock <= limit or np.isnan(timing.mean_waiting_time):
         raise RunError(
-            f"round {record.round_index}: the virtual clock reached {record.clock:g} s",
+            f"round {round_index}: the virtual clock reached {clock:g} s",
             allowed=f"at most {limit:g} s, at world.bandwidth.interval = {interval:g}",
             fix="check [world] and the settings of the algorithm for times that are too long",
         )

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import Observation
 from fedhp.algorithms.base import is_asynchronous
-from fedhp.algorithms.plan_checks import next_action
-from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth, rate_at
-from fedhp.engine.context import PlanningContext, serving_of
+from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth
 from fedhp.engine.executor import (
     EventExecutor,
     LocalTraining,
@@ -31,12 +27,12 @@ from fedhp.engine.until import StopCondition
 from fedhp.exchange.mailbox import RULE, Mail, mail_of, stored_mail
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
+from fedhp.rounds.context import PlanningContext, serving_of
+from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
 from fedhp.types import (
     BoolArray,
-    Decision,
     FloatArray,
     IntArray,
-    LinkVerdict,
     RoundRecord,
     Timing,
     TurnPhase,
@@ -138,7 +134,7 @@ class EventLoop:
         self.most_events = n if self.seconds is None else np.inf
         self.round_index = 0
         self.clock = 0.0
-        self.state: Any = self.algorithm.start(context.federation)
+        self.planner = Planner(context)
         self.table = EventTable(
             due=np.full(n, np.inf),
             phase=np.full(n, AWAY, dtype=np.int64),
@@ -187,7 +183,7 @@ class EventLoop:
             self.clock = end
         self.round_index += 1
         record = self._record(totals, started, rate=rate, bandwidth=bandwidth, wall=watch.seconds)
-        check_clock(record, self.experiment)
+        check_clock(record.clock, record.timing, self.experiment, round_index=record.round_index)
         record = self._tested(record)
         if last >= 0:
             self._begin(last)
@@ -260,20 +256,15 @@ class EventLoop:
         table.turn[worker] += 1
         turn = int(table.turn[worker])
         rate = rate_at(self.context, round_index, self.clock)
-        observation = Observation(
-            round_index,
-            self.clock,
-            rate,
-            available,
-            self.world.network(self.clock),
-            self.context.share_done(self.clock),
-            topology=self.context.federation.topology_at(round_index),
-            changing=self.context.federation.changing is not None,
+        observed = Observed(
+            round_index=round_index,
+            clock=self.clock,
+            available=available,
+            network=self.world.network(self.clock),
             epoch_steps=self.context.epoch_steps,
+            share_done=self.context.share_done(self.clock),
         )
-        self.state, action = next_action(
-            self.algorithm, self.state, worker, observation=observation, turn=turn
-        )
+        action = self.planner.act(worker, observed, turn=turn)
         times = self.world.step_times(worker, turn + 1, steps=action.local_steps, time=self.clock)
         mail = mail_of(action)
         table.phase[worker] = COMPUTING
@@ -418,11 +409,7 @@ class EventLoop:
         worked = totals.steps > 0
         with np.errstate(invalid="ignore"):
             step_time = np.where(worked, totals.compute / np.maximum(totals.steps, 1), np.nan)
-        missing = np.full(n, np.nan)
-        return RoundRecord(
-            round_index=self.round_index,
-            clock=self.clock,
-            learning_rate=rate,
+        measured = Measured(
             local_steps=totals.steps,
             step_time=step_time,
             timing=Timing(
@@ -438,27 +425,21 @@ class EventLoop:
                 [sum(sent for _, _, sent in transfers) for transfers in events], dtype=np.int64
             ),
             link_distance=np.array([transfers[-1][1] for transfers in events]),
-            decision=Decision(
-                links=links,
-                verdicts=np.full(len(links), LinkVerdict.DRAWN, dtype=np.int64),
-                link_time=times,
-                rule=totals.rule,
-            ),
             train_loss=np.where(worked, self.table.loss, np.nan),
             update_norm=totals.norm,
-            smoothness=missing,
-            gradient_variance=missing,
             bandwidth=bandwidth,
-            evaluation=None,
             wall=wall,
             phases=tuple(totals.phases),
+        )
+        return self.planner.finish_turns(
+            measured, totals.rule, round_index=self.round_index, clock=self.clock, rate=rate
         )
 
     def _capture(self) -> Checkpoint:
         """A copy of all but the models, which the executor keeps."""
         table_arrays, _ = pack("table", self.table.copy())
         side_arrays, _ = pack("side", self.side.copy())
-        state_arrays, state_scalars = pack("state", self.state)
+        state_arrays, state_scalars = pack("state", self.planner.state)
         return Checkpoint(
             round_index=self.round_index,
             arrays={**table_arrays, **side_arrays, **state_arrays},
@@ -478,6 +459,6 @@ class EventLoop:
         # A copy: the table changes in place, the checkpoint must not.
         self.table = unpack("table", EventTable, saved.arrays, saved.scalars).copy()
         self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
-        self.state = unpack("state", type(self.state), saved.arrays, saved.scalars)
+        self.planner.state = unpack("state", type(self.planner.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index
         self.clock = saved.scalars["clock"]

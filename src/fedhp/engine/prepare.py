@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedhp import components
 from fedhp.algorithms import load_algorithm
-from fedhp.algorithms.base import is_asynchronous, traits_of
+from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import (
     AttackConfig,
@@ -28,7 +28,26 @@ from fedhp.config import (
 )
 from fedhp.data import load_data, partition
 from fedhp.data.fingerprint import fingerprint
-from fedhp.engine.context import (
+from fedhp.engine.memory import Memory, plan_memory
+from fedhp.errors import ConfigError
+from fedhp.learn.attack import attackers_of, flipped_labels
+from fedhp.learn.augment import augmented_bytes, check_augmentation
+from fedhp.learn.evaluate import choose_images, hold_back
+from fedhp.learn.names import TASKS
+from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
+from fedhp.learn.params import PER_PARAMETER, Layout, layout_of, row_of
+from fedhp.learn.quantize import received_share
+from fedhp.learn.stacked import dense_stack
+from fedhp.learn.task import (
+    Classification,
+    Task,
+    initial_model,
+    make_task,
+)
+from fedhp.learn.topk import delta_share, topk_count
+from fedhp.learn.trial import TaskFacts, check_task, task_data
+from fedhp.learn.vectors import try_rule
+from fedhp.rounds.context import (
     MOST_EPOCH_STEPS,
     PlanningContext,
     check_exchange,
@@ -41,24 +60,7 @@ from fedhp.engine.context import (
     serving_of,
     world_of,
 )
-from fedhp.engine.memory import Memory, plan_memory
-from fedhp.errors import ConfigError
-from fedhp.learn.attack import attackers_of, flipped_labels
-from fedhp.learn.augment import augmented_bytes, check_augmentation
-from fedhp.learn.evaluate import choose_images, hold_back
-from fedhp.learn.names import TASKS
-from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
-from fedhp.learn.params import PER_PARAMETER, Layout, layout_of
-from fedhp.learn.quantize import received_share
-from fedhp.learn.stacked import dense_stack
-from fedhp.learn.task import (
-    Classification,
-    Task,
-    initial_model,
-    make_task,
-)
-from fedhp.learn.topk import delta_share, topk_count
-from fedhp.learn.trial import TaskFacts, check_task, task_data
+from fedhp.rule import Rule
 from fedhp.types import Dataset, IntArray
 
 # A step of a smaller model is mostly Python: without the stack a second thread only waits.
@@ -144,11 +146,11 @@ def _prepare(experiment: Experiment) -> Prepared:
         dataset, parts = with_flipped_labels(dataset, parts, attackers)
         if type(task) is Classification:
             task = task.with_data(dataset)
-    size, traits = _model_size(task), traits_of(algorithm)
+    size, traits, rule = _model_size(task), traits_of(algorithm), rule_of(algorithm)
     optimizer = Optimizer.of(experiment.training, momentum_of(experiment, algorithm))
     memory = plan_memory(
         experiment,
-        model_size=3 * size if traits.tracking else size,
+        model_size=size * (1 + sum(not vector.scalar for vector in rule.vectors)),
         state_size=len(set(optimizer.state) & set(PER_PARAMETER)) * size,
         data_bytes=_bytes_of(dataset),
         asynchronous=is_asynchronous(algorithm),
@@ -161,18 +163,16 @@ def _prepare(experiment: Experiment) -> Prepared:
     )
     facts = check_task(task, batch_size=experiment.training.batch_size, dataset=dataset)
     initial = initial_model(task, experiment.seed)
-    _check_batch_norm(experiment, initial)
+    _check_batch_norm(experiment, initial, rule)
     layout = layout_of(
         initial,
         batch_norm=experiment.training.batch_norm,
-        push_sum=traits.push_sum,
-        tracking=traits.tracking,
+        vectors=(*rule.vectors, *optimizer.vectors),
         epochs=experiment.training.batches == "epochs",
-        state=optimizer.state,
-        state_travels=optimizer.travels,
     )
+    try_rule(rule, layout, row_of(initial, layout)[0], rate=experiment.training.learning_rate)
     _check_fragments(traits.fragments, layout)
-    stacks = kernel_of(experiment) == "auto" and optimizer.stacks
+    stacks = kernel_of(experiment) == "auto" and stacks_by(optimizer, rule)
     stacked = stacks and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
     federation = federation_of(experiment)
@@ -222,6 +222,11 @@ def kernel_of(experiment: Experiment) -> str:
     return "worker" if experiment.augmentation.active else experiment.training.kernel
 
 
+def stacks_by(optimizer: Optimizer, rule: Rule) -> bool:
+    """Whether many small models can be trained at once, with these steps."""
+    return optimizer.stacks and not (optimizer.momentum and rule.steers())
+
+
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
     """What a shard gets of an experiment; it can be sent to another process."""
@@ -242,6 +247,8 @@ class ShardSpec:
     scratch: Path | None  # models are memory-mapped in this folder
     exchange: ExchangeConfig
     max_poisoned: int  # peers that robust mixing withstands
+    rule: Rule  # of the method
+    topk: int  # values of a row that topk lets through; 0: all
     attack: AttackConfig
     attackers: tuple[int, ...]  # of all workers
     augmentation: AugmentationConfig
@@ -295,6 +302,8 @@ def shard_spec_of(
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
         max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
+        rule=rule_of(prepared.algorithm),
+        topk=_topk_values(experiment.exchange, prepared.layout),
         attack=experiment.attack,
         attackers=prepared.attackers,
     )
@@ -327,11 +336,16 @@ def with_flipped_labels(
     return changed, parts
 
 
+def _topk_values(exchange: ExchangeConfig, layout: Layout) -> int:
+    """How many values of a row topk sends; 0: all, or it is not used."""
+    return topk_count(exchange.topk_share, layout.mixed) if exchange.compression == "topk" else 0
+
+
 def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     """Bytes of a transfer as a share of those of the model; with topk, of one that is not a
     reader's first."""
     if exchange.compression == "topk":
-        count = topk_count(exchange.topk_share, layout.mixed)
+        count = _topk_values(exchange, layout)
         return delta_share(count, layout.mixed) if count else 1.0
     share = received_share(exchange.compression, layout.mixed_ends)
     # What travels along counts in addition to the model.
@@ -339,7 +353,7 @@ def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     return share if layout.mixed == own else share * layout.mixed / own
 
 
-def _check_batch_norm(experiment: Experiment, module: nn.Module) -> None:
+def _check_batch_norm(experiment: Experiment, module: nn.Module, rule: Rule) -> None:
     statistics = any(buffer.is_floating_point() for buffer in module.buffers())
     if experiment.training.batch_norm == "local" and not statistics:
         raise ConfigError(
@@ -348,6 +362,15 @@ def _check_batch_norm(experiment: Experiment, module: nn.Module) -> None:
             allowed="'mixed', or a model with running statistics",
             fix="remove training.batch_norm, or choose a model with BatchNorm, such as "
             "model.name = 'resnet20' with model.norm = 'batch'",
+        )
+    cut = rule.public and experiment.exchange.compression == "topk"
+    if cut and statistics and experiment.training.batch_norm == "mixed":
+        raise ConfigError(
+            "is 'mixed', but running statistics would take the place of parameters in what topk "
+            f"sends of the public copies of {experiment.algorithm.name!r}",
+            key="training.batch_norm",
+            allowed="'local' with topk and this algorithm, or a model without running statistics",
+            fix="set training.batch_norm = 'local'",
         )
 
 

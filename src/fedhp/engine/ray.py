@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from fedhp import components
 from fedhp.engine.executor import Pending, ShardLost, StateLost
 from fedhp.engine.prepare import Prepared, ShardSpec, shard_spec_of
-from fedhp.engine.shard import Shard
+from fedhp.engine.shard.mixer import Mixer
+from fedhp.engine.shard.shard import Shard
+from fedhp.engine.shard.tester import Tester
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.errors import ConfigError, RunError, install_extra
 from fedhp.learn.evaluate import ModelScore
@@ -41,6 +43,7 @@ START_NOTICE = 30.0  # s between two lines that say what is being waited for
 MAX_LOSSES = 5  # of actors in one round: then it is not bad luck
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -127,30 +130,31 @@ class RayShards:
     def submit(
         self,
         shard: int,
-        method: Callable[Concatenate[Shard, P], T],
+        method: Callable[Concatenate[S, P], T],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         """Start a method of one shard."""
-        remote = getattr(self._actors[shard], method.__name__)
-        return RayResult(self, remote.remote(*args, **kwargs))
+        call = self._actors[shard].call
+        return RayResult(self, call.remote(method.__qualname__, *args, **kwargs))
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
     ) -> Pending[list[ModelScore]]:
         """An actor tests as soon as it has nothing else to do."""
-        return self.submit(shard, Shard.evaluate, mean, whole=whole)
+        return self.submit(shard, Tester.evaluate, mean, whole=whole)
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         """From actor to actor; only references pass through here."""
         row_bytes = 4 * self._prepared.layout.mixed
         received = []
         for actor, origins in zip(self._actors, wanted, strict=True):
-            parcels = [
-                self._actors[origin].rows.remote(workers) for origin, workers in origins.items()
+            sent = [
+                self._actors[origin].call.remote(Mixer.send.__qualname__, workers)
+                for origin, workers in origins.items()
             ]
-            received.append(actor.receive.remote(*parcels))
+            received.append(actor.call.remote(Mixer.receive.__qualname__, *sent))
             self.moved += row_bytes * sum(len(workers) for workers in origins.values())
         self.wait(received)
 

@@ -9,12 +9,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedhp.algorithms import Observation
-from fedhp.algorithms.base import is_asynchronous, is_synchronous
-from fedhp.algorithms.enough_peers import with_min_peers
-from fedhp.algorithms.plan_checks import next_action, next_plan
-from fedhp.engine.accounting import calibration, rate_at
-from fedhp.engine.context import PlanningContext
+from fedhp.algorithms.base import is_synchronous
+from fedhp.engine.accounting import calibration
 from fedhp.errors import (
     BadPlan,
     ConfigError,
@@ -24,6 +20,8 @@ from fedhp.errors import (
     definition_place,
 )
 from fedhp.record.tensors import pack
+from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Observed, Planner
 
 
 def try_algorithm(context: PlanningContext) -> None:
@@ -66,28 +64,20 @@ class _BadState(Exception):
 def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
     """The states before and after the first decision, which is checked, and who returned them."""
     algorithm, world = context.algorithm, context.world
-    observation = Observation(
+    observed = Observed(
         round_index=1,
         clock=0.0,
-        learning_rate=rate_at(context, 1, 0.0),
         available=world.available(1),
         network=world.network(0.0),
-        share_done=context.share_done(0.0),
-        topology=context.federation.topology_at(1),
-        changing=context.federation.changing is not None,
         epoch_steps=context.epoch_steps,
+        share_done=context.share_done(0.0),
     )
-    state = algorithm.start(context.federation)
+    planner = Planner(context)
+    state = planner.state
     if is_synchronous(algorithm):
-        reports = calibration(world)
-        following, plan = next_plan(algorithm, state, observation=observation, reports=reports)
-        workers, present = context.experiment.workers, int(observation.available.sum())
-        least = context.experiment.exchange.min_peers(workers, present=present)
-        with_min_peers(plan, observation, least=least)
-        return [(state, "start"), (following, "plan")]
-    assert is_asynchronous(algorithm)
-    following, _ = next_action(algorithm, state, 0, observation=observation, turn=0)
-    return [(state, "start"), (following, "act")]
+        return [(state, "start"), (planner.plan(observed, calibration(world)).state, "plan")]
+    planner.act(0, observed, turn=0)
+    return [(state, "start"), (planner.state, "act")]
 
 
 def _check_state(state: Any, function: object, method: str) -> None:

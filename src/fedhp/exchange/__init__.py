@@ -8,7 +8,7 @@ what histories say. Pure: no tensors.
 """
 
 from fedhp.exchange.base import Exchange, Exchanged
-from fedhp.exchange.group import GroupAverage
+from fedhp.exchange.group import DisjointGroups, GroupAverage
 from fedhp.exchange.mixing import (
     DirectedMixing,
     Mixing,
@@ -21,6 +21,7 @@ from fedhp.exchange.sequence import ExchangeSequence
 
 __all__ = [
     "DirectedMixing",
+    "DisjointGroups",
     "Exchange",
     "ExchangeSequence",
     "Exchanged",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedhp.exchange.checks import Unusable, kind_of
+from fedhp.rule import Rule
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
 
@@ -73,14 +74,18 @@ class Part:
 class Executor(Protocol):
     """Carries exchanges out, with models or with what a run has measured."""
 
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """Every worker takes the models of others by their weights."""
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
         """Every worker scores the models of others and averages the best."""
 
-    def average_group(self, group: GroupAverage) -> Exchanged:
-        """The participants add the mean of their changes to the consensus."""
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        """The participants of each add the mean of their changes to the consensus."""
 
     def proceed(self) -> None:
         """The next exchange of the round begins with what the last one left."""
@@ -138,6 +143,17 @@ class SimulatedLinks(Protocol):
         """Seconds to transfer a model over each link [E]."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and where a simulated exchange takes place."""
+
+    world: SimulatedLinks
+    clock: float  # s, at the start of the round
+    ready: FloatArray  # [N] s from then until each worker may begin
+    event: int  # tells the jitter of rounds apart
+    model_bytes: int
+
+
 class Exchange(ABC):
     """A way in which models meet; frozen, part of a plan."""
 
@@ -180,21 +196,12 @@ class Exchange(ABC):
     def check_present(self, here: BoolArray) -> None:
         """Refuse a part for a worker that is away; here is [N]."""
 
-    def check_carried(self, *, push_sum: bool, tracking: bool) -> None:
-        """What travels with the models is known before the first round: the class declares it."""
-        self._check_push_sum(False, declared=push_sum)
-        if tracking:
+    def check_rule(self, rule: Rule) -> None:
+        """Refuse a rule of the workers that this exchange does not fit."""
+        if rule.acts():
             raise Unusable(
-                f"its class has tracking = True, and its plan has a {self.name}",
-                "a WeightedMixing with tracking",
-            )
-
-    def _check_push_sum(self, pushed: bool, *, declared: bool) -> None:
-        if pushed != declared:
-            raise Unusable(
-                f"its plan has a {self.name} with{'' if pushed else 'out'} push_sum, but its class "
-                f"has push_sum = {declared}",
-                "the same in the class and in every plan",
+                f"its workers have a rule that sends or receives, and its plan has a {self.name}",
+                "a NeighborMixing, a DirectedMixing or a WeightedMixing with such a rule",
             )
 
     def check_network(self) -> None:
@@ -257,18 +264,8 @@ class Exchange(ABC):
         return np.zeros(workers)
 
     @abstractmethod
-    def cost(
-        self,
-        exchanged: Exchanged,
-        world: SimulatedLinks,
-        *,
-        clock: float,
-        ready: FloatArray,
-        event: int,
-        model_bytes: int,
-    ) -> Cost:
-        """On the true network, in the round that started at this clock; ready [N] are the seconds
-        of everyone's steps, and the event tells the jitter of rounds apart."""
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
+        """In simulation, of what was carried out."""
 
     # --- history ----------------------------------------------------------------------------
 

@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, GroupPart, Part, SimulatedLinks
-from fedhp.exchange.checks import Unusable, as_array, is_number, is_whole
+from fedhp.exchange.base import (
+    Cost,
+    Exchange,
+    Exchanged,
+    Executor,
+    GroupPart,
+    Moment,
+    Part,
+    SimulatedLinks,
+)
+from fedhp.exchange.checks import Unusable, as_array, is_number, is_whole, kind_of
 from fedhp.timing import INT8_BLOCK, Network, int8_bytes
 from fedhp.types import BoolArray, FloatArray, GroupRole, IntArray, Plan
 
 CHUNKS = 128
+LARGEST_RATE = 100.0
 INT8_SHARE = 1 / 4 + 1 / INT8_BLOCK  # one byte per value, and a scale of 32 bits per block
 
 
@@ -36,6 +47,7 @@ class GroupAverage(Exchange):
     fragments: int = 1  # contiguous and about equal parts of the model
     momentum: float = 0.7
     compression: str = "int8"  # of the messages, or "none"
+    rate: float = 1.0  # of the step of the consensus
 
     @property
     def root(self) -> int:
@@ -95,6 +107,11 @@ class GroupAverage(Exchange):
             raise Unusable(
                 f"its GroupAverage has the unknown compression {self.compression!r}", "int8, none"
             )
+        if not is_number(self.rate) or not 0 < self.rate <= LARGEST_RATE:
+            raise Unusable(
+                f"rate of its GroupAverage is {self.rate!r}",
+                f"a number above 0, at most {LARGEST_RATE:g}",
+            )
         if plan.local_steps is not None:
             raise Unusable("its plan has a GroupAverage and local_steps", "a deadline only")
 
@@ -105,6 +122,14 @@ class GroupAverage(Exchange):
             raise Unusable(
                 f"worker {int(missing[0])} takes part in its GroupAverage, and is away",
                 "available workers as participants",
+            )
+
+    def check_network(self) -> None:
+        """An order has no rate."""
+        if self.rate != 1:
+            raise Unusable(
+                f"rate of its GroupAverage is {self.rate:g}",
+                "1 on a network; another one in a simulation",
             )
 
     # --- carried out ------------------------------------------------------------------------
@@ -135,7 +160,8 @@ class GroupAverage(Exchange):
 
     def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
         """Average."""
-        return executor.average_group(self)
+        executor.average_groups([self])
+        return _averaged(self.links, executor.workers)
 
     def parts(self, workers: int) -> list[Part]:
         """Each participant's place in the tree."""
@@ -174,21 +200,12 @@ class GroupAverage(Exchange):
         )
         return float(seconds[0]) + self.tree_latency(world.latency)
 
-    def cost(
-        self,
-        exchanged: Exchanged,
-        world: SimulatedLinks,
-        *,
-        clock: float,
-        ready: FloatArray,
-        event: int,
-        model_bytes: int,
-    ) -> Cost:
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
         """Of each link's messages; nobody waits for it after its steps."""
-        network = world.network(clock)
+        world, network = at.world, at.world.network(at.clock)
         seconds = self.link_times(network)
         if world.jitter is not None:
-            seconds = seconds * world.jitter.factors(exchanged.links, event)
+            seconds = seconds * world.jitter.factors(exchanged.links, at.event)
         return Cost(seconds, self.link_bytes(network.model_bits), np.zeros(world.workers))
 
     def transfer_time(self, network: Network, *, jitter: FloatArray | None = None) -> float:
@@ -292,6 +309,97 @@ class GroupAverage(Exchange):
             momentum=float(facts["momentum"]),
             compression=str(facts["compression"]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DisjointGroups(Exchange):
+    """Several groups average at the same time, each with a consensus of its own."""
+
+    groups: tuple[GroupAverage, ...]  # no worker in two of them; all with the same fragment
+
+    @property
+    def links(self) -> IntArray:
+        """Of all trees, sorted."""
+        links = self._links()
+        return links[_order(links)]
+
+    def _links(self) -> IntArray:
+        return np.concatenate([group.links for group in self.groups])
+
+    @property
+    def required(self) -> Sequence[int]:
+        """All participants, ascending."""
+        return sorted(worker for group in self.groups for worker in group.required)
+
+    def check(self, plan: Plan, workers: int) -> None:
+        """Disjoint, and of one fragment."""
+        if not isinstance(self.groups, tuple) or not self.groups:
+            raise Unusable(
+                f"groups of its DisjointGroups is {self.groups!r}", "a tuple of GroupAverages"
+            )
+        for group in self.groups:
+            if not isinstance(group, GroupAverage):
+                raise Unusable(f"its DisjointGroups has {kind_of(group)}", "GroupAverages alone")
+            group.check(plan, workers)
+        members = self.required
+        twice = [worker for worker, other in pairwise(members) if worker == other]
+        if twice:
+            raise Unusable(
+                f"worker {twice[0]} is in two groups of its DisjointGroups",
+                "each worker in one group at most",
+            )
+        fragments = sorted({(group.fragment, group.fragments) for group in self.groups})
+        if len(fragments) > 1:
+            raise Unusable(
+                f"its DisjointGroups has the fragments {fragments}", "the same fragment for all"
+            )
+
+    def check_present(self, here: BoolArray) -> None:
+        """Available participants alone."""
+        for group in self.groups:
+            group.check_present(here)
+
+    def check_network(self) -> None:
+        """An attempt has one tree."""
+        raise Unusable(
+            f"its plan has {len(self.groups)} groups",
+            "one GroupAverage on a network; several in a simulation",
+        )
+
+    def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
+        """All at once."""
+        executor.average_groups(self.groups)
+        return _averaged(self.links, executor.workers)
+
+    def parts(self, workers: int) -> list[Part]:
+        """Not on a network."""
+        raise NotImplementedError
+
+    def lead_time(self, network: Network) -> float | None:
+        """Of the slowest."""
+        return max(group.transfer_time(network) for group in self.groups)
+
+    def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
+        """Of the slowest."""
+        times = [group.lead_time_in(world, clock=clock, event=event) for group in self.groups]
+        return max(time or 0.0 for time in times)
+
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
+        """As each of them: they share no link and no worker."""
+        workers = at.world.workers
+        costs = [group.cost(_averaged(group.links, workers), at) for group in self.groups]
+        order = _order(self._links())
+        return Cost(
+            np.concatenate([cost.link_time for cost in costs])[order],
+            np.concatenate([cost.link_bytes for cost in costs])[order],
+            np.zeros(workers),
+        )
+
+
+def _averaged(links: IntArray, workers: int) -> Exchanged:
+    """Of sums no distances are measured, and nobody is selected."""
+    nobody = np.empty((workers, 0), dtype=np.int64)
+    return Exchanged(links, False, np.full(len(links), np.nan), nobody)
 
 
 def _order(ends: IntArray) -> IntArray:

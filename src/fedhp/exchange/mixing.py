@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from fedhp.errors import ConfigError
-from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Part, SimulatedLinks
+from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Moment, Part
 from fedhp.exchange.checks import Unusable, as_array, check_links, is_number, is_whole, kind_of
 from fedhp.exchange.sequence import ExchangeSequence
 from fedhp.graph import (
@@ -29,6 +29,7 @@ from fedhp.graph import (
     topology_from,
     weights_problem,
 )
+from fedhp.rule import Rule
 from fedhp.timing import Network, slowest_link, slowest_pull
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan, Topology
 
@@ -98,6 +99,17 @@ class Mixing(Exchange):
                 f"its plan has overlap and a {self.name}", "overlap with a GroupAverage only"
             )
 
+    def check_rule(self, rule: Rule) -> None:
+        """Weights sum to 1 by sender where a mass travels, and only there."""
+        if self.times > 1:
+            self._repeated().check_rule(rule)
+        if self.push_sum != bool(rule.mass):
+            raise Unusable(
+                f"its plan has a {self.name} with{'' if self.push_sum else 'out'} push_sum, but "
+                f"the mass of its rule is {rule.mass!r}",
+                "push_sum=True in every plan if the rule has a mass, and in none without",
+            )
+
     def check_present(self, here: BoolArray) -> None:
         """Links between available workers alone."""
         links = self.links
@@ -149,46 +161,35 @@ class Mixing(Exchange):
         transfers = np.bincount(links.ravel(), minlength=workers)
         return self.times * slowest_link(workers, links, network.link_time(links, transfers))
 
-    def cost(
-        self,
-        exchanged: Exchanged,
-        world: SimulatedLinks,
-        *,
-        clock: float,
-        ready: FloatArray,
-        event: int,
-        model_bytes: int,
-    ) -> Cost:
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
         """Whole or compressed models over the links; a receiver waits for its slowest one."""
         if self.times > 1:
-            return self._repeated().cost(
-                exchanged, world, clock=clock, ready=ready, event=event, model_bytes=model_bytes
-            )
+            return self._repeated().cost(exchanged, at)
         links, directed, share = exchanged.links, exchanged.directed, exchanged.share
-        transfers = np.bincount(links.ravel(), minlength=world.workers)
+        transfers = np.bincount(links.ravel(), minlength=at.world.workers)
 
         def seconds_of(size: float) -> FloatArray:
-            return world.link_time(
+            return at.world.link_time(
                 links,
                 transfers,
-                clock=clock,
-                ready=ready,
+                clock=at.clock,
+                ready=at.ready,
                 size=size,
                 directed=directed,
-                event=event,
+                event=at.event,
             )
 
         if share is None:
             seconds = seconds_of(1.0)
-            sizes = np.full(len(links), (1 if directed else 2) * model_bytes, dtype=np.int64)
+            sizes = np.full(len(links), (1 if directed else 2) * at.model_bytes, dtype=np.int64)
         else:  # of the longer direction, where the two carry different sizes
             longer, seconds = share.max(axis=1), np.empty(len(links))
             for size in np.unique(longer).tolist():
                 of_this_size = longer == size
                 seconds[of_this_size] = seconds_of(size)[of_this_size]
-            sizes = np.rint(share * model_bytes).sum(axis=1).astype(np.int64)
+            sizes = np.rint(share * at.model_bytes).sum(axis=1).astype(np.int64)
         slowest = slowest_pull if directed else slowest_link
-        return Cost(seconds, sizes, slowest(world.workers, links, seconds))
+        return Cost(seconds, sizes, slowest(at.world.workers, links, seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +360,13 @@ class DirectedMixing(Mixing):
         if self.score is not None:
             self.score.check()
 
+    def check_rule(self, rule: Rule) -> None:
+        """Messages that are scored have to be models."""
+        if self.score is None:
+            Mixing.check_rule(self, rule)
+        else:
+            Exchange.check_rule(self, rule)
+
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int
     ) -> Exchange:
@@ -433,7 +441,7 @@ class WeightedMixing(Mixing):
     links: IntArray = field()  # [E, 2] (receiver, sender), each once
     weights: FloatArray = field()  # [E] above 0
     own_weights: FloatArray = field()  # [N]
-    push_sum: bool = False  # as the algorithm's class says
+    push_sum: bool = False  # as the mass of the algorithm's rule says
 
     def matrix(self) -> csr_array:
         """As given."""
@@ -487,12 +495,6 @@ class WeightedMixing(Mixing):
                 f"worker {worker} keeps nothing of its own model",
                 "own_weights above 0 with push_sum: a weight of 0 cannot be divided by",
             )
-
-    def check_carried(self, *, push_sum: bool, tracking: bool) -> None:
-        """Side vectors may travel with the models."""
-        if self.times > 1:
-            self._repeated().check_carried(push_sum=push_sum, tracking=tracking)
-        self._check_push_sum(self.push_sum, declared=push_sum)
 
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Part, SimulatedLinks
+from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Moment, Part
 from fedhp.exchange.checks import Unusable, kind_of
+from fedhp.rule import Rule
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
 
@@ -45,14 +46,15 @@ class ExchangeSequence(Exchange):
         for each in self.exchanges:
             each.check_present(here)
 
-    def check_carried(self, *, push_sum: bool, tracking: bool) -> None:
-        """As each of them; the weights of push-sum cannot be mixed twice in a round."""
+    def check_rule(self, rule: Rule) -> None:
+        """As each of them; what a rule makes of a mix, it makes of one in a round."""
         for each in self.exchanges:
-            each.check_carried(push_sum=push_sum, tracking=tracking)
-        if push_sum and len(self.exchanges) > 1:
+            each.check_rule(rule)
+        if rule.receives() and len(self.exchanges) > 1:
             raise Unusable(
-                f"its class has push_sum = True, and its plan mixes {len(self.exchanges)} times",
-                "one mixing per round with push_sum",
+                f"its workers have a rule that receives, and its plan mixes {len(self.exchanges)} "
+                "times",
+                "one mixing per round with such a rule",
             )
 
     def check_network(self) -> None:
@@ -119,29 +121,13 @@ class ExchangeSequence(Exchange):
         """The sum."""
         return np.asarray(sum(each.communication_time(network, workers) for each in self.exchanges))
 
-    def cost(
-        self,
-        exchanged: Exchanged,
-        world: SimulatedLinks,
-        *,
-        clock: float,
-        ready: FloatArray,
-        event: int,
-        model_bytes: int,
-    ) -> Cost:
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
         """The sums; a worker is ready for the next one when it has what the last one brings."""
         links, places = self._merged([part.links for part in exchanged.parts])
         seconds, sizes = np.zeros(len(links)), np.zeros(len(links), dtype=np.int64)
-        communication = np.zeros(world.workers)
+        communication = np.zeros(at.world.workers)
         for each, part, place in zip(self.exchanges, exchanged.parts, places, strict=True):
-            cost = each.cost(
-                part,
-                world,
-                clock=clock,
-                ready=ready + communication,
-                event=event,
-                model_bytes=model_bytes,
-            )
+            cost = each.cost(part, replace(at, ready=at.ready + communication))
             communication = communication + cost.communication
             for column in place.T:
                 seconds[column] += cost.link_time

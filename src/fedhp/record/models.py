@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedhp import components
 from fedhp.algorithms import load_algorithm
-from fedhp.algorithms.base import traits_of
+from fedhp.algorithms.base import rule_of
 from fedhp.config import parse
 from fedhp.config.origins import Origins
 from fedhp.data import load_data
@@ -87,12 +87,10 @@ class RunModels:
 
     def _module(self, row: np.ndarray[Any, Any], counters: np.ndarray[Any, Any]) -> nn.Module:
         module = initial_model(self._task, self._experiment.seed)
-        traits = traits_of(self._algorithm)
         layout = layout_of(
             module,
             batch_norm=self._experiment.training.batch_norm,
-            push_sum=traits.push_sum,
-            tracking=traits.tracking,
+            vectors=rule_of(self._algorithm).vectors,
             epochs=self._experiment.training.batches == "epochs",
         )
         self._check(layout, row, counters)

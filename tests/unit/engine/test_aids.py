@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fedhp
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import parse
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalExecutor
@@ -45,15 +45,15 @@ class Watched:
         aids = {"algorithm": settings}
         self.executor = LocalExecutor(prepared_of("adpsgd", SLOW, *changes, aids))
         self.loop = EventLoop(self.executor.prepared, self.executor, tester=self.executor)
-        self.initial = self.executor.shard.models.numpy().copy()
+        self.initial = self.executor.shard.rows.models.numpy().copy()
         self.exchanges: list[tuple[float, int, int, NDArray[Any], NDArray[Any]]] = []
         self.rounds: list[int] = []  # in which each exchange was counted
         average = self.executor.average
 
         def noted(worker: int, partner: int, *, compression: str = "none") -> float:
-            before = self.executor.shard.models.numpy().copy()
+            before = self.executor.shard.rows.models.numpy().copy()
             distance = average(worker, partner, compression=compression)
-            after = self.executor.shard.models.numpy().copy()
+            after = self.executor.shard.rows.models.numpy().copy()
             self.exchanges.append((self.loop.clock, worker, partner, before, after))
             self.rounds.append(self.loop.round_index + 1)
             return distance

@@ -18,9 +18,9 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
 from fedhp.config import AttackConfig, ExchangeConfig, load, parse, to_tables
-from fedhp.engine.arrivals import WHOLE, Arrivals
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
+from fedhp.engine.shard.arrivals import WHOLE, Arrivals
 from fedhp.errors import ConfigError
 from fedhp.exchange import DirectedMixing, WeightedMixing
 from fedhp.learn.attack import attackers_of, poisoned
@@ -157,10 +157,10 @@ def test_the_tests_are_those_of_the_honest_workers() -> None:
     assert evaluation.mean_accuracy == honest.mean()
 
     engine = LocalExecutor(prepared)
-    models = engine.shard.models
+    models = engine.shard.rows.models
     models[list(prepared.attackers)] = 1e6
     honest_models = np.delete(models.numpy(), prepared.attackers, axis=0)
-    np.testing.assert_allclose(engine._mean_model(), honest_models.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(engine._tests.mean_model(), honest_models.mean(axis=0), rtol=1e-6)
     engine.close()
 
 

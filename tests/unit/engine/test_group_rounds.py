@@ -14,7 +14,7 @@ import pytest
 import fedhp
 from fedhp.algorithms import Traits
 from fedhp.algorithms.fedhp_plus import FedHPPlus
-from fedhp.cluster.coordinator.leadership import _check_groups, check_network
+from fedhp.cluster.coordinator.process.network_checks import _check_groups, check_network
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
@@ -63,7 +63,7 @@ def test_participants_hold_the_same_consensus(compression: str) -> None:
     returned: set[tuple[int, int]] = set()
     columns = engine.prepared.layout.mixed
     for record in loop.rounds():
-        state = loop.progress.algorithm_state
+        state = loop.planner.state
         consensus = engine.state()["consensus"]
         group = record.decision.participation
         assert group is not None
@@ -92,14 +92,14 @@ def test_what_is_learned_during_the_transfer_is_added_to_the_consensus() -> None
     next(rounds)
     planned = loop._plan()
     assert planned.group is not None
-    exchange = planned.plan.exchange
+    exchange = planned.planned.plan.exchange
     assert isinstance(exchange, GroupAverage)
     before = engine.state()["models"].copy()
     held = engine.state()["consensus"].copy()
     engine.train(planned.group.during_transfer, round_index=2, learning_rate=0.1)
     engine.exchange(exchange, round_index=2)
     shard = engine.shard
-    after, mixed = shard.after.numpy().copy(), shard.mixed.numpy().copy()
+    after, mixed = shard.rows.after.numpy().copy(), shard.rows.mixed.numpy().copy()
     engine.advance()
     new = engine.state()["consensus"]
     part = slice(0, engine.prepared.layout.mixed // 2)  # round 2 averages fragment 0
@@ -156,7 +156,7 @@ def test_the_true_network_sets_the_time_not_the_monitored_one(
         if planned_before == 0:
             continue
         different += facts["transfer_time"] != facts["planned_transfer_time"]
-        assert loop.progress.reports.transfer_time == facts["transfer_time"]
+        assert loop.planner.reports.transfer_time == facts["transfer_time"]
         started = record.clock - record.timing.round_time
         network = engine.prepared.world.network(started)
         assert record.bytes_sent == record.link_bytes.sum() > 0
@@ -170,8 +170,8 @@ def test_phases_have_different_batches() -> None:
     shard = engine.shard
     from fedhp.engine.executor import LocalTraining
 
-    first = shard._training_batches(0, LocalTraining(2, 5, 0.1))
-    second = shard._training_batches(0, LocalTraining(2, 5, 0.1, phase=1))
+    first = shard.trainer.batches(0, LocalTraining(2, 5, 0.1))
+    second = shard.trainer.batches(0, LocalTraining(2, 5, 0.1, phase=1))
     assert (first != second).any()
     engine.close()
 
@@ -297,7 +297,7 @@ def test_records_and_checkpoints_from_before_still_open(recorded: Path, tmp_path
     with RunReader(recorded) as run:
         run.check()
     engine = plus()
-    arrays, scalars = pack("reports", round_loop(engine).progress.reports)
+    arrays, scalars = pack("reports", round_loop(engine).planner.reports)
     del scalars["reports.transfer_time"]
     assert np.isnan(unpack("reports", Reports, arrays, scalars).transfer_time)
     engine.close()

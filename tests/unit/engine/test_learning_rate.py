@@ -10,7 +10,6 @@ import pytest
 import fedhp
 from fedhp.cli.parameters import load_settings
 from fedhp.config import Draft, parse
-from fedhp.engine.context import planning_context
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.campaign import plan_cells
 from fedhp.engine.runs.sweep import plan_sweep
@@ -18,6 +17,7 @@ from fedhp.engine.runs.variants import parse_variant, split_algorithms
 from fedhp.errors import ConfigError
 from fedhp.report.describe import describe_run
 from fedhp.report.formatting import short_names
+from fedhp.rounds.context import planning_context
 
 TINY: dict[str, Any] = {
     "workers": 4,

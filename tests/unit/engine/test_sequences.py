@@ -29,6 +29,7 @@ from fedhp.engine.runs.run import loop_of
 from fedhp.errors import BadPlan, RunError
 from fedhp.exchange import Exchange, Mixing
 from fedhp.graph import directed_weights, mixing_matrix, topology_from
+from fedhp.rule import PushSum, Rule
 from fedhp.timing import Network
 from fedhp.types import RoundRecord
 
@@ -87,12 +88,12 @@ def test_each_begins_with_what_the_one_before_left() -> None:
     engine = LocalExecutor(prepare(experiment()))
     engine.train(np.full(N, 2), round_index=1, learning_rate=0.1)
     width = engine.prepared.layout.mixed
-    after = engine.shard.after[:, :width].double().numpy().copy()
+    after = engine.shard.rows.after[:, :width].double().numpy().copy()
     exchange = ExchangeSequence((NeighborMixing(RING, times=2), PULL))
     exchanged = engine.exchange(exchange, round_index=1)
     weights, pulled = mixing_matrix(RING), directed_weights(NEXT).toarray()
     expected = pulled @ weights @ weights @ after
-    np.testing.assert_allclose(engine.shard.mixed[:, :width].numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(engine.shard.rows.mixed[:, :width].numpy(), expected, atol=1e-6)
     # Pulled links have a direction: those of the ring are there in both.
     both = {(int(a), int(b)) for a, b in RING.links} | {(int(b), int(a)) for a, b in RING.links}
     assert exchanged.directed
@@ -196,7 +197,8 @@ def test_what_cannot_be_carried_out_is_refused(exchange: Exchange, problem: str)
 
 
 class Pushing(Planned):
-    push_sum = True
+    def rule(self) -> Rule:
+        return PushSum()
 
 
 @pytest.mark.parametrize("sequence", [True, False])

@@ -12,7 +12,6 @@ import pytest
 
 from fedhp.algorithms.pens import PENS
 from fedhp.config import Experiment, parse
-from fedhp.engine.context import planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay_loop
 from fedhp.engine.replay.whatif import whatif
 from fedhp.errors import ConfigError, RunError
@@ -20,6 +19,7 @@ from fedhp.record.measured import Distances, Measured
 from fedhp.record.reader import RunReader
 from fedhp.record.store import round_columns
 from fedhp.report.export import trace_csv
+from fedhp.rounds.context import planning_context
 from fedhp.types import LinkVerdict, RoundRecord
 from unit.engine.whatif_runs import OWN, ROUNDS, WORLDS, recorded, settings_of
 from unit.report.runs import WORLD, make_run

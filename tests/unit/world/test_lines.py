@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedhp.config import WorldConfig, parse, to_tables
-from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.engine.events import EventLoop
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.errors import ConfigError
 from fedhp.exchange import GroupAverage
+from fedhp.rounds.context import PlanningContext, planning_context
 from fedhp.types import FloatArray, IntArray, RoundRecord
 from fedhp.world import World, build_world
 from unit.world.test_transfers import WORKERS, Untrained

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import pytest
 
 from fedhp.algorithms import Observation
 from fedhp.config import parse, to_tables
-from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, Training
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.rounds.context import PlanningContext, planning_context
 from fedhp.types import BoolArray, IntArray, RoundRecord
 from fedhp.world import World
 from fedhp.world.world import build_world
@@ -27,6 +28,8 @@ STEP = 1e-3  # s of the naive integration
 
 class Untrained:
     """Carries out plans without models."""
+
+    workers = WORKERS
 
     def train(
         self,
@@ -51,8 +54,8 @@ class Untrained:
         selected = mixing.sources[:, : scoring.keep]
         return self._over(mixing.kept_links(selected), directed=True, selected=selected)
 
-    def average_group(self, group: GroupAverage) -> Exchanged:
-        return self._over(group.links, directed=False)
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        pass
 
     def proceed(self) -> None:
         pass
@@ -168,11 +171,11 @@ def test_a_group_average_follows_the_trace(form: dict[str, Any]) -> None:
     loop = RoundLoop(built, Untrained())
     rounds = loop.rounds()
     next(rounds)
-    state, start = loop.progress.algorithm_state, loop.progress.clock
+    state, start = loop.planner.state, loop.progress.clock
     observation = Observation(
         2, start, 0.3, np.ones(WORKERS, dtype=np.bool_), built.world.network(start)
     )
-    group = loop.algorithm.plan(state, observation, loop.progress.reports)[1].exchange
+    group = loop.algorithm.plan(state, observation, loop.planner.reports)[1].exchange
     assert isinstance(group, GroupAverage)
     seconds = next(rounds).decision.facts["transfer_time"]
     seconds -= group.tree_latency(built.world.latency)

@@ -329,7 +329,7 @@ def _target(
     insecure_etcd: bool,
     run: str | None = None,
 ) -> Target:
-    from fedhp.cluster.coordinator.leadership import check_etcd
+    from fedhp.cluster.coordinator.process.leadership import check_etcd
     from fedhp.cluster.ops.operator import CoordinatorAddress, Target, target_of
     from fedhp.cluster.protocol.addresses import parse_address
 

@@ -92,7 +92,7 @@ def coordinator(
     start_handshake_log(json_lines=form == "json")
 
     from fedhp.algorithms.rates import check_rate_of_command_line
-    from fedhp.cluster.coordinator.leadership import (
+    from fedhp.cluster.coordinator.process.leadership import (
         CoordinatorProcessSettings,
         check_settings,
         coordinate,

@@ -112,11 +112,11 @@ def worker(
     form = check_log_format(log_format)
     start_handshake_log(json_lines=form == "json")
 
-    from fedhp.cluster.coordinator.leadership import (
+    from fedhp.cluster.coordinator.process.finders import leader_finder
+    from fedhp.cluster.coordinator.process.leadership import (
         CoordinatorProcessSettings,
         check_etcd,
         check_standby,
-        leader_finder,
         warn_of_plain_etcd,
     )
     from fedhp.cluster.ops import logs

@@ -18,9 +18,9 @@ from fedhp.cluster.events import CaughtUp, Joined
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
-from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.engine.shard.arrivals import PAIR_STATE
 from fedhp.exchange import DirectedMixing, NeighborMixing
 from fedhp.exchange.base import Part
 from fedhp.graph import topology_from, with_weights_of
@@ -221,7 +221,7 @@ class RunReplayer:
 
     def _have(self, workers: Collection[int], digests: Mapping[int, str]) -> bool:
         """Whether these workers have the models with these digests after the exchange."""
-        mixed = self._engine.shard.mixed
+        mixed = self._engine.shard.rows.mixed
         return all(
             self._digest(mixed[worker].cpu().numpy()) == digests[worker] for worker in workers
         )
@@ -233,7 +233,8 @@ class RunReplayer:
         it has now."""
         parts = self._planned_parts(done, silent_links)
         nothing = np.empty((0, 2), dtype=np.int64)
-        self._engine.shard.exchange(nothing, self._weights(done, parts), kernel="ordered")
+        weights = self._weights(done, parts)
+        self._engine.shard.mixer.exchange(nothing, weights, kernel="ordered")
         heard = [
             {worker, *part.sources} - set(done.lost.get(worker, ()))
             for worker, part in enumerate(parts)
@@ -302,7 +303,7 @@ class RunReplayer:
             sources = self._sources([*done.links.tolist(), *lost])
             return DirectedMixing(sources).parts(self._workers)
         assert traits.scoring is not None
-        selected = self._engine.shard.score(
+        selected = self._engine.shard.mixer.score(
             self._sources(done.links.tolist()),
             keep=traits.scoring.keep,
             samples=traits.scoring.samples,
@@ -335,14 +336,13 @@ class RunReplayer:
         return ((numbers[name], numbers[peer], at) for _, name, peer, at in sorted(events))
 
     def _copy_model(self, worker: int, source: int, position: int) -> None:
-        """What is sent is the other's; the rest stays the worker's own, and the optimizer begins
-        again (learner.py). A worker that was started again may have lost its last position."""
+        """What is sent is the other's; the rest stays the worker's own, or begins again as it
+        declares (learner.py). A worker that was started again may have lost its last position."""
         layout = self._prepared.layout
         state = _copied(self._engine.state())
         if layout.position is not None:
             state["counters"][worker, layout.position] = position
-        state["models"][worker, layout.state] = 0.0
-        state["models"][worker, : layout.mixed] = state["models"][source, : layout.mixed]
+        layout.continue_from(state["models"][worker], state["models"][source, : layout.mixed])
         self._engine.load(state)
         self._unknown.pop(worker, None)
 

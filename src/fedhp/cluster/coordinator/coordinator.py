@@ -28,7 +28,7 @@ from fedhp.cluster.coordinator.members.admission import BY_OPERATOR
 from fedhp.cluster.coordinator.members.setup_checks import parts_of_this_machine
 from fedhp.cluster.coordinator.phase import STOP_SECONDS
 from fedhp.cluster.coordinator.planning.planning import averages_in_groups, is_asynchronous
-from fedhp.cluster.coordinator.planning.round_planner import PlannedRound
+from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
 from fedhp.cluster.coordinator.state import CoordinatorState, LeadingProcess
@@ -466,7 +466,7 @@ class CoordinatorRoundLoop:
         self.phase.why = ""
         survey.end(time.monotonic())
 
-    async def _plan(self, participants: list[int]) -> PlannedRound:
+    async def _plan(self, participants: list[int]) -> NetworkRound:
         """Ask the algorithm, in a thread: it may take a while."""
         planning, attempts = self.state.planning, self.state.attempts
         coming = self.state.round_index + 1
@@ -484,7 +484,7 @@ class CoordinatorRoundLoop:
             grouped=not attempts.goes_without_group(),
         )
 
-    def _order(self, participants: list[int], planned: PlannedRound, started: float) -> Attempt:
+    def _order(self, participants: list[int], planned: NetworkRound, started: float) -> Attempt:
         """Begin an attempt; the workers that wait get their orders."""
         attempt = self.state.attempts.begin(planned, participants, started=started)
         reach("coordinator.ordering", attempt.round_index)

@@ -334,7 +334,7 @@ def _same_versions(remote: dict[str, str]) -> Check:
 
 
 def _etcd(url: str) -> Check:
-    from fedhp.cluster.coordinator.leadership import FEDERATION
+    from fedhp.cluster.coordinator.process.finders import FEDERATION
     from fedhp.cluster.ledger.etcd import find_leader
     from fedhp.cluster.ledger.etcd_client import is_plain
 

@@ -18,14 +18,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from fedhp.cluster.coordinator.leadership import (
+from fedhp.cluster.coordinator.process.announcements import (
     ANNOUNCEMENT,
     STANDBY_ANNOUNCEMENT,
     Announcement,
-    leader_in_etcd,
     read_announcement,
 )
-from fedhp.cluster.coordinator.standby import read_refusal
+from fedhp.cluster.coordinator.process.finders import leader_in_etcd
+from fedhp.cluster.coordinator.process.standby import read_refusal
 from fedhp.cluster.ledger.base import RunStopped
 from fedhp.cluster.ledger.etcd import Leader
 from fedhp.cluster.protocol import limits

@@ -32,7 +32,6 @@ from fedhp.engine.executor import LocalTraining
 from fedhp.errors import Diverged, FedhpError
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.local import Estimate
-from fedhp.learn.params import PUSH_WEIGHT
 from fedhp.learn.quantize import Row
 from fedhp.types import FloatArray
 
@@ -666,7 +665,7 @@ class OrderExecutor:
     ) -> dict[int, float]:
         """Weights of the received models and of the own one, which gets those of the missing."""
         own = self._learner.worker
-        carries = self._learner.layout.columns(PUSH_WEIGHT) is not None
+        carries = bool(self._learner.rule.mass)
         if work.push_sum != carries:
             raise FedhpError(
                 f"round {work.round}: the order has push_sum = {work.push_sum}, but the models of "

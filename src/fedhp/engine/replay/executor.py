@@ -12,7 +12,6 @@ import numpy as np
 
 from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, LocalTraining, Training
 from fedhp.engine.loop import RoundLoop
@@ -20,6 +19,7 @@ from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mi
 from fedhp.graph import neighbor_lists
 from fedhp.learn.topk import is_kept
 from fedhp.record.measured import Distances, Measured, Rounds
+from fedhp.rounds.context import PlanningContext
 from fedhp.types import BoolArray, FloatArray, IntArray, RoundRecord
 from fedhp.world import World
 
@@ -36,6 +36,7 @@ class ReplayExecutor:
         kept: IntArray | None = None,
     ) -> None:
         self.context = context
+        self.workers = measured.workers
         self.kept = kept  # PENS: how often each worker kept each peer, [2E]
         self.drew_peers = False  # PENS: whether a round was in its second stage
         self.links_asked = self.links_measured = 0  # whose distance the planner got
@@ -78,7 +79,7 @@ class ReplayExecutor:
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """As planned."""
         self.drew_peers = True
-        nobody = np.empty((self._measured.workers, 0), dtype=np.int64)
+        nobody = np.empty((self.workers, 0), dtype=np.int64)
         return self._measured_over(mixing.links, nobody, round_index, directed=mixing.directed)
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
@@ -89,11 +90,8 @@ class ReplayExecutor:
             links, _ = self._measured.transfers(round_index)
         return self._measured_over(links, selected, round_index, directed=True)
 
-    def average_group(self, group: GroupAverage) -> Exchanged:
-        """No planner of groups sees distances."""
-        links = group.links
-        nobody = np.empty((self._measured.workers, 0), dtype=np.int64)
-        return Exchanged(links, False, np.full(len(links), np.nan), nobody)
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        """There are no models."""
 
     def proceed(self) -> None:
         """There are no models."""

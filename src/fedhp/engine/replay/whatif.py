@@ -18,13 +18,13 @@ from fedhp import components
 from fedhp.algorithms.base import abouts, built_ins, is_asynchronous, is_synchronous, traits_of
 from fedhp.config import ExchangeConfig, Experiment, log_notes, parse, to_tables
 from fedhp.config.origins import Origins
-from fedhp.engine.context import PlanningContext, federation_of, planning_context
 from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.measured import Distances, Measured, Rounds
 from fedhp.record.reader import RunReader
+from fedhp.rounds.context import PlanningContext, federation_of, planning_context
 from fedhp.tables import COMMAND_LINE, parse_override
 from fedhp.topologies import ADDED_NAMES
 
@@ -338,7 +338,9 @@ def _default_planners(base: Experiment) -> list[str]:
     run's exchange."""
     following = {name: part.on_topology for name, part in abouts().items() if part.on_topology}
     on_topology = [f"{name}:{setting}" for name, setting in following.items()]
-    if federation_of(base).changing is not None:
+    with base.origins.named():
+        changing = federation_of(base).changing
+    if changing is not None:
         return on_topology
     plain = base.exchange == ExchangeConfig() and base.attack.kind in ("none", "label_flip")
     with_rounds = built_ins(is_synchronous)

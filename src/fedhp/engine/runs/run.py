@@ -27,15 +27,14 @@ from fedhp.algorithms.base import (
     traits_of,
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
-from fedhp.engine.arrivals import PAIR_STATE
-from fedhp.engine.context import extra_state
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.memory import count_copies, peak_memory
 from fedhp.engine.prepare import Prepared, prepare
-from fedhp.engine.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
+from fedhp.engine.shard.arrivals import PAIR_STATE
+from fedhp.engine.shard.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.engine.trial import try_algorithm
 from fedhp.engine.until import StopCondition, is_due
@@ -53,6 +52,7 @@ from fedhp.record.checkpoint import (
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import RECORD_FILE, Store, description
+from fedhp.rounds.context import extra_state
 from fedhp.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
@@ -247,7 +247,7 @@ def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Che
     scalars, kept = dict(state.scalars), layout.state
     if kept.start < kept.stop:
         scalars[STATE_COLUMNS] = [kept.start, kept.stop]
-    others = [slot for slot in layout.carried if slot.name not in OPTIMIZER_STATE]
+    others = [slot for slot in layout.carried if slot.vector.name not in OPTIMIZER_STATE]
     if others:
         scalars[CARRIED_COLUMNS] = [[slot.start, slot.stop] for slot in others]
     return replace(state, arrays={**executor.state(), **state.arrays}, scalars=scalars)

@@ -25,7 +25,7 @@ from fedhp.cluster.coordinator.conductor import Failure, Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.phase import RunPhase
 from fedhp.cluster.coordinator.planning.planning import Planning
-from fedhp.cluster.coordinator.planning.round_planner import PlannedRound
+from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
@@ -104,7 +104,7 @@ class Attempts:
     # --- an attempt begins -----------------------------------------------------------------
 
     def begin(
-        self, planned: PlannedRound, participants: Sequence[int], *, started: float
+        self, planned: NetworkRound, participants: Sequence[int], *, started: float
     ) -> Attempt:
         """Begin an attempt at the next round; the workers that wait can get their orders."""
         exchange = planned.plan.exchange

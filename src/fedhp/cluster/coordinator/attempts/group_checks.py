@@ -22,6 +22,8 @@ from fedhp.learn.group import tree_order
 from fedhp.types import FloatArray
 
 NOTHING = (0.0, 0.0)
+# Of what was usual before an average: norms may shrink faster than a flaky machine comes back.
+REMEMBERED_SHARE = 0.9
 
 
 def norms_after(
@@ -54,7 +56,7 @@ def norms_after(
             (
                 norm,
                 math.hypot(
-                    0.0 if fragment == begins_again else usual,
+                    (REMEMBERED_SHARE if fragment == begins_again else 1.0) * usual,
                     usual_now[fragment] / math.sqrt(rounds),
                 ),
             )

@@ -10,7 +10,7 @@ import numpy as np
 from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
-from fedhp.cluster.coordinator.planning.round_planner import PlannedRound
+from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
 from fedhp.cluster.coordinator.planning.turn_planner import TurnOrder
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
@@ -60,7 +60,7 @@ class PeerAddresses:
 
 
 def work_orders(
-    planned: PlannedRound,
+    planned: NetworkRound,
     attempt: Attempt,
     members: Mapping[int, Member],
     *,
@@ -128,7 +128,7 @@ def work_orders(
 
 
 def _group_work(
-    planned: PlannedRound,
+    planned: NetworkRound,
     part: GroupPart,
     worker: Member,
     members: Mapping[int, Member],

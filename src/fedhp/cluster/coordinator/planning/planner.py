@@ -10,8 +10,8 @@ import numpy as np
 
 from fedhp.cluster.coordinator.planning.link_estimates import LinkEstimates
 from fedhp.cluster.coordinator.planning.outliers import set_aside_odd_metrics
-from fedhp.engine.context import PlanningContext
 from fedhp.record.tensors import Arrays, read_buffer, tensor_parts
+from fedhp.rounds.context import PlanningContext
 from fedhp.types import Evaluation, FloatArray
 
 

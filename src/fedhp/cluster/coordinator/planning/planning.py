@@ -17,7 +17,7 @@ from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
 from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.protocol import limits
 from fedhp.config import Experiment
-from fedhp.engine.context import epoch_steps_of, planning_context
+from fedhp.rounds.context import epoch_steps_of, planning_context
 from fedhp.types import FloatArray, IntArray
 
 LARGEST_LINK_SHARE = 4  # bytes over a link at most, in models: a swap has two, with some overhead

@@ -13,8 +13,6 @@ import numpy as np
 
 from fedhp.algorithms import Observation
 from fedhp.algorithms.base import Condensable, Restartable, is_synchronous, traits_of
-from fedhp.algorithms.enough_peers import with_min_peers
-from fedhp.algorithms.plan_checks import next_plan
 from fedhp.cluster.coordinator.planning.link_estimates import (
     SLOWEST_GUESS,
     LinkEstimates,
@@ -29,10 +27,13 @@ from fedhp.cluster.coordinator.planning.outliers import (
 )
 from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.engine.accounting import first_reports, mean_bandwidth, rate_at
-from fedhp.engine.context import PlanningContext
+from fedhp.cluster.protocol.message_checks import reported
+from fedhp.columns import added_columns
+from fedhp.engine.accounting import mean_bandwidth
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import Arrays, pack, unpack
+from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Measured, Observed, PlannedRound, Planner, first_reports
 from fedhp.types import (
     BoolArray,
     FloatArray,
@@ -50,16 +51,24 @@ OVERHEAD_SMOOTHING = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRound:
-    """A plan and what it was made from."""
+class NetworkRound:
+    """A planned round as the network should carry it out."""
 
-    state: Any
-    plan: Plan
-    observation: Observation
+    planned: PlannedRound
     local_steps: IntArray  # [N]
     predicted: FloatArray  # [N] s that each worker should need; 0 for those who are absent
     # s that an exchange that begins with the round should take; None: it follows the steps
     transfer_time: float | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """What the algorithm decided."""
+        return self.planned.plan
+
+    @property
+    def observation(self) -> Observation:
+        """What it was decided from."""
+        return self.planned.observation
 
     @property
     def slowest(self) -> float:
@@ -87,8 +96,7 @@ class RoundPlanner:
         )
         self.clock = 0.0
         self.links = LinkEstimates(self.workers)
-        self.state: Any = algorithm.start(stage.federation)
-        self.reports: Reports | None = None
+        self.planner = Planner(stage, believe=_believable, on_network=True)
         self.step_time = np.full(self.workers, np.nan)
         self._overhead = 1.0  # of a group's transfer: measured / predicted from the links alone
 
@@ -102,47 +110,40 @@ class RoundPlanner:
         epoch_steps: IntArray | None = None,
         avoid: frozenset[Pair] = frozenset(),
         grouped: bool = True,
-    ) -> PlannedRound:
+    ) -> NetworkRound:
         """The next round for the present workers, [N]; step_time [N] is their last one, and
         epoch_steps [N] what their local epochs take, where the experiment has them.
         restarted: workers that begin again with the initial model, in a run of group averages.
         avoid: links that do not work. Not grouped: nothing is averaged, everyone only trains."""
         self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
         self.step_time[present] = limit_to_median(self.step_time[present], STEP_TIME_FACTOR)
-        observation = Observation(
+        observed = Observed(
             round_index=round_index,
             clock=self.clock,
-            learning_rate=rate_at(self.stage, round_index, self.clock),
             available=present,
             network=self.links.network(
                 model_bits=self._overhead * self.stage.transfer_share * self.stage.world.model_bits,
                 sharing=self.stage.world.sharing,
                 otherwise=SLOWEST_GUESS,
             ),
-            topology=self.stage.federation.topology_at(round_index),
-            changing=self.stage.federation.changing is not None,
             epoch_steps=epoch_steps,
             avoid=avoid,
         )
-        reports = self.reports or first_reports(self.step_time)
-        state = self.state
+        reports = self.planner.last_reports or first_reports(self.step_time)
+        before = self.planner.state
         if restarted:
             assert isinstance(self.algorithm, Restartable)
-            state = self.algorithm.restart(state, np.isin(np.arange(self.workers), restarted))
-        before = state
-        state, plan = next_plan(
-            self.algorithm,
-            before,
-            observation=observation,
-            reports=self._with_step_times(reports, present),
-            on_network=True,
+            before = self.algorithm.restart(before, np.isin(np.arange(self.workers), restarted))
+        planned = self.planner.plan(
+            observed,
+            self._with_step_times(reports, present),
+            state=before,
+            change=_over_working_links,
         )
-        exchange = self.stage.experiment.exchange
-        least = exchange.min_peers(self.workers, present=int(present.sum()))
-        plan = with_min_peers(_over_working_links(plan, observation), observation, least=least)
-        alone = plan if grouped else plan.exchange.without_group(plan)
-        if alone is not plan:
-            state, plan = before, alone  # to the algorithm, nothing happened
+        alone = planned.plan if grouped else planned.plan.exchange.without_group(planned.plan)
+        if alone is not planned.plan:  # to the algorithm, nothing happened
+            planned = replace(planned, state=before, plan=alone)
+        plan, observation = planned.plan, planned.observation
         if plan.local_steps is not None:
             steps = plan.local_steps
         else:
@@ -156,7 +157,7 @@ class RoundPlanner:
         else:
             seconds = np.full(self.workers, transfer_time + (plan.deadline or 0.0))
         predicted = np.where(present, seconds, 0.0)
-        return PlannedRound(state, plan, observation, steps, predicted, transfer_time)
+        return NetworkRound(planned, steps, predicted, transfer_time)
 
     def _learn_overhead(self, measured: float, predicted: float) -> None:
         """Frames, acknowledgements and waiting for each other: what a tree needs in addition to
@@ -165,13 +166,13 @@ class RoundPlanner:
             ratio = np.clip(self._overhead * measured / predicted, 1.0, MOST_OVERHEAD)
             self._overhead += OVERHEAD_SMOOTHING * (float(ratio) - self._overhead)
 
-    def finish(self, planned: PlannedRound, reports: WireReports, *, seconds: float) -> RoundRecord:
+    def finish(self, planned: NetworkRound, reports: WireReports, *, seconds: float) -> RoundRecord:
         """The record of a round from the reports that count; the next plan builds on it."""
         took_part = np.isin(np.arange(self.workers), list(reports))
         links, times, sizes, distances = _measured_links(planned, reports)
         compute = self._column(reports, "compute_seconds")
         communication = np.where(took_part, 0.0, np.nan)
-        exchange, decision, transfer_time = planned.plan.exchange, planned.plan.decision, np.nan
+        exchange, transfer_time = planned.plan.exchange, np.nan
         local_steps = planned.local_steps
         if planned.transfer_time is not None:
             # Everyone trains meanwhile, unless the plan says otherwise.
@@ -182,8 +183,6 @@ class RoundPlanner:
                 # All have it at nearly the same time, and one of them may not tell the truth.
                 transfer_time = float(np.nanmedian(waited[list(exchange.required)]))
                 self._learn_overhead(transfer_time, planned.transfer_time)
-                facts = {**decision.facts, "transfer_time": transfer_time}
-                decision = replace(decision, facts=facts)
         else:
             np.fmax.at(communication, links[:, 0], times)
             if not exchange.directed:
@@ -192,10 +191,7 @@ class RoundPlanner:
         other = self._column(reports, "other_seconds")
         worked = np.minimum(compute + communication + other, seconds)
         images = usual_count(report.images for report in reports.values())
-        record = RoundRecord(
-            round_index=planned.observation.round_index,
-            clock=self.clock + seconds,
-            learning_rate=planned.observation.learning_rate,
+        measured = Measured(
             local_steps=np.where(took_part, local_steps, 0),
             step_time=self._column(reports, "step_time"),
             timing=Timing(compute, communication, worked, seconds - worked, seconds),
@@ -203,41 +199,30 @@ class RoundPlanner:
             link_time=times,
             link_bytes=sizes,
             link_distance=distances,
-            decision=decision,
             train_loss=np.where(local_steps > 0, self._column(reports, "train_loss"), np.nan),
             update_norm=self._column(reports, "update_norm"),
+            bandwidth=mean_bandwidth(planned.observation.network),
+            wall={"round": seconds},
             smoothness=self._column(reports, "smoothness"),
             gradient_variance=self._column(reports, "gradient_variance"),
-            bandwidth=mean_bandwidth(planned.observation.network),
-            evaluation=evaluation_of(self._column(reports, "accuracy"), images, self.attackers),
-            wall={"round": seconds},
-            final_evaluation=evaluation_of(
-                self._column(reports, "whole_accuracy"), images, self.attackers
-            ),
-        )
-        first = record.round_index == 1
-        missing = np.full(self.workers, np.nan)
-        measured = np.isfinite(distances)
-        self.reports = Reports(
-            round_index=record.round_index,
-            step_time=limit_to_median(record.step_time, STEP_TIME_FACTOR),
-            update_norm=set_aside_large(record.update_norm),
-            links=links[measured],
-            distance=set_aside_large(distances[measured]),
-            smoothness=set_aside_large(record.smoothness),
-            gradient_variance=set_aside_large(record.gradient_variance),
-            start_loss=set_aside_large(self._column(reports, "start_loss")) if first else missing,
+            start_loss=self._column(reports, "start_loss"),
             selected=exchange.selected(
                 {worker: report.selected for worker, report in reports.items()}, self.workers
             ),
             transfer_time=transfer_time,
+            evaluation=evaluation_of(self._column(reports, "accuracy"), images, self.attackers),
+            final_evaluation=evaluation_of(
+                self._column(reports, "whole_accuracy"), images, self.attackers
+            ),
+            measures=self._measures(reports),
         )
-        self.state, self.clock = planned.state, record.clock
+        record = self.planner.finish(planned.planned, measured)
+        self.clock = record.clock
         timed = {worker: report.links for worker, report in reports.items()}
         self._learn_links(timed, round_index=record.round_index)
         return record
 
-    def probes(self, planned: PlannedRound) -> list[tuple[int, int]]:
+    def probes(self, planned: NetworkRound) -> list[tuple[int, int]]:
         """Links of the base topology to time in addition to the plan's: those not timed for some
         rounds."""
         cluster, observation = self.stage.experiment.cluster, planned.observation
@@ -265,8 +250,8 @@ class RoundPlanner:
     def pack(self) -> bytes:
         """Everything that the next coordinator needs."""
         arrays, scalars = pack("state", self._condensed())
-        if self.reports is not None:
-            report_arrays, report_scalars = pack("reports", self.reports)
+        if self.planner.last_reports is not None:
+            report_arrays, report_scalars = pack("reports", self.planner.last_reports)
             arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
         arrays.update(self.links.pack())
         arrays["step_time"] = self.step_time
@@ -278,7 +263,7 @@ class RoundPlanner:
         arrays, scalars = from_bytes(content)
         self._expand(arrays, scalars)
         if "reports.round_index" in scalars:
-            self.reports = unpack("reports", Reports, arrays, scalars)
+            self.planner.last_reports = unpack("reports", Reports, arrays, scalars)
         self.links = LinkEstimates.unpack(arrays)
         self.step_time = arrays["step_time"]
         self.clock = float(scalars["clock"])
@@ -295,12 +280,14 @@ class RoundPlanner:
 
     def _condensed(self) -> Any:
         algorithm = self.algorithm
-        return algorithm.condense(self.state) if isinstance(algorithm, Condensable) else self.state
+        state = self.planner.state
+        return algorithm.condense(state) if isinstance(algorithm, Condensable) else state
 
     def _expand(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
-        self.state = unpack("state", type(self.state), arrays, scalars)
+        state = unpack("state", type(self.planner.state), arrays, scalars)
         if isinstance(self.algorithm, Condensable):
-            self.state = self.algorithm.expand(self.state)
+            state = self.algorithm.expand(state)
+        self.planner.state = state
 
     def _with_step_times(self, reports: Reports, present: BoolArray) -> Reports:
         """A worker that has just joined did not report: its own last step time counts."""
@@ -343,6 +330,17 @@ class RoundPlanner:
             return None
         return Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
 
+    def _measures(self, reports: WireReports) -> dict[str, FloatArray]:
+        """The added columns of the record that somebody has reported, [N] each."""
+        measures = {}
+        for column in added_columns():
+            values = np.full(self.workers, np.nan)
+            for worker, report in reports.items():
+                values[worker] = reported(report, column)
+            if np.isfinite(values).any():
+                measures[column.name] = values
+        return measures
+
     def _column(self, reports: WireReports, name: str) -> FloatArray:
         """One field of all reports, [N], NaN where there is none."""
         column = np.full(self.workers, np.nan)
@@ -363,7 +361,7 @@ def _over_working_links(plan: Plan, observation: Observation) -> Plan:
 
 
 def _measured_links(
-    planned: PlannedRound, reports: WireReports
+    planned: NetworkRound, reports: WireReports
 ) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
     """The links over which models went: pairs, seconds, bytes and distances."""
     directed = planned.plan.exchange.directed
@@ -385,4 +383,19 @@ def _measured_links(
         np.array([seconds for seconds, _, _ in rows], dtype=np.float64),
         np.array([size for _, size, _ in rows], dtype=np.int64),
         np.array([distance for _, _, distance in rows], dtype=np.float64),
+    )
+
+
+def _believable(reports: Reports) -> Reports:
+    """What one worker alone cannot move: the next plan is made from it."""
+    measured = np.isfinite(reports.distance)
+    return replace(
+        reports,
+        step_time=limit_to_median(reports.step_time, STEP_TIME_FACTOR),
+        update_norm=set_aside_large(reports.update_norm),
+        links=reports.links[measured],
+        distance=set_aside_large(reports.distance[measured]),
+        smoothness=set_aside_large(reports.smoothness),
+        gradient_variance=set_aside_large(reports.gradient_variance),
+        start_loss=set_aside_large(reports.start_loss),
     )

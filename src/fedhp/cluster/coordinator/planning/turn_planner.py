@@ -10,29 +10,25 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median_high
-from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import Observation
 from fedhp.algorithms.base import is_asynchronous
-from fedhp.algorithms.plan_checks import next_action
 from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
 from fedhp.cluster.coordinator.planning.outliers import usual_count
 from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.engine.accounting import mean_bandwidth, rate_at
-from fedhp.engine.context import PlanningContext
+from fedhp.engine.accounting import mean_bandwidth
 from fedhp.exchange.mailbox import RULE
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
+from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
 from fedhp.timing import Network
 from fedhp.types import (
     Action,
     BoolArray,
-    Decision,
     IntArray,
-    LinkVerdict,
     Pair,
     RoundRecord,
     Timing,
@@ -68,7 +64,7 @@ class TurnPlanner:
             stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
         )
         self.clock = 0.0
-        self.state: Any = algorithm.start(stage.federation)
+        self.planner = Planner(stage)
         self.turn = np.full(self.workers, -1, dtype=np.int64)  # [N] the last one given
         self.links = LinkEstimates(self.workers)
         self.ended: list[tuple[TurnOrder, wire.RoundReport]] = []
@@ -89,22 +85,16 @@ class TurnPlanner:
         present = present & ~np.isin(np.arange(self.workers), cut_off)
         self.turn[worker] += 1
         number = int(self.turn[worker])
-        rate = rate_at(self.stage, round_index, self.clock)
-        network = self._network_at(round_index)
-        observation = Observation(
-            round_index,
-            self.clock,
-            rate,
-            present,
-            network,
-            topology=self.stage.federation.topology_at(round_index),
-            changing=self.stage.federation.changing is not None,
+        observed = Observed(
+            round_index=round_index,
+            clock=self.clock,
+            available=present,
+            network=self._network_at(round_index),
             epoch_steps=epoch_steps,
             avoid=avoid,
         )
-        self.state, action = next_action(
-            self.algorithm, self.state, worker, observation=observation, turn=number
-        )
+        action = self.planner.act(worker, observed, turn=number)
+        rate = rate_at(self.stage, round_index, self.clock)
         return TurnOrder(worker, number, round_index, action, rate)
 
     def end_turn(self, turn: TurnOrder, report: wire.RoundReport) -> None:
@@ -159,13 +149,9 @@ class TurnPlanner:
         pairs = np.array(sorted(transfers), dtype=np.int64).reshape(-1, 2)
         rows = [transfers[pair] for pair in sorted(transfers)]
         times = np.array([np.mean([link.seconds for link in row]) for row in rows])
-        missing = np.full(n, np.nan)
         self.ended = []
         self.clock += seconds
-        return RoundRecord(
-            round_index=round_index,
-            clock=self.clock,
-            learning_rate=rate,
+        measured = Measured(
             local_steps=steps,
             step_time=np.where(steps > 0, compute / np.maximum(steps, 1), np.nan),
             timing=Timing(compute, communication, np.full(n, seconds), np.zeros(n), seconds),
@@ -173,25 +159,20 @@ class TurnPlanner:
             link_time=times,
             link_bytes=np.array([sum(link.bytes for link in row) for row in rows], dtype=np.int64),
             link_distance=np.array([row[-1].distance for row in rows]),
-            decision=Decision(
-                links=pairs,
-                verdicts=np.full(len(pairs), LinkVerdict.DRAWN, dtype=np.int64),
-                link_time=times,
-                rule=RULE,
-            ),
             train_loss=loss,
             update_norm=norm,
-            smoothness=missing,
-            gradient_variance=missing,
             bandwidth=mean_bandwidth(self._estimated_network()),
-            evaluation=evaluation_of(accuracy, images, self.attackers),
             wall={"round": seconds},
+            evaluation=evaluation_of(accuracy, images, self.attackers),
             final_evaluation=evaluation_of(whole_accuracy, images, self.attackers),
+        )
+        return self.planner.finish_turns(
+            measured, RULE, round_index=round_index, clock=self.clock, rate=rate
         )
 
     def pack(self) -> bytes:
         """Everything but the turns under way: their workers will ask again."""
-        arrays, scalars = pack("state", self.state)
+        arrays, scalars = pack("state", self.planner.state)
         arrays["turn"] = self.turn
         arrays.update(self.links.pack())
         scalars["clock"] = self.clock
@@ -200,7 +181,7 @@ class TurnPlanner:
     def unpack(self, content: bytes) -> None:
         """Continue from what another planner packed."""
         arrays, scalars = from_bytes(content)
-        self.state = unpack("state", type(self.state), arrays, scalars)
+        self.planner.state = unpack("state", type(self.planner.state), arrays, scalars)
         self.turn = arrays["turn"]
         self.links = LinkEstimates.unpack(arrays)
         self.clock = float(scalars["clock"])

@@ -7,48 +7,39 @@ Each process writes its own record: a frozen leader may still hold the lock of i
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
-import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedhp.algorithms.base import Restartable, built_ins, traits_of
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings, Deposed
-from fedhp.cluster.coordinator.metrics import Metrics, snapshot_of
-from fedhp.cluster.coordinator.standby import StandbyService, standing_by
-from fedhp.cluster.ledger.base import Ledger, NotLeader, RunStopped, Unreachable
-from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, Leader, find_leader, read_committed
+from fedhp.cluster.coordinator.process.announcements import AnnouncingLedger, read_announcement
+from fedhp.cluster.coordinator.process.finders import FEDERATION
+from fedhp.cluster.coordinator.process.metrics import Metrics, snapshot_of
+from fedhp.cluster.coordinator.process.network_checks import check_network
+from fedhp.cluster.coordinator.process.standby import StandbyService, standing_by
+from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
+from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, Leader, find_leader
 from fedhp.cluster.ledger.etcd_client import check_etcd_tls, is_plain, parse_etcd_url
 from fedhp.cluster.ledger.local import LocalLedger
-from fedhp.cluster.ledger.signed import PURPOSE, SignedLedger
+from fedhp.cluster.ledger.signed import SignedLedger
 from fedhp.cluster.metrics_server import Health, MetricsServer
 from fedhp.cluster.protocol.addresses import HostPort, check_free, parse_address, parse_listen
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
-from fedhp.cluster.security.signatures import verify
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, check_trusted
 from fedhp.config.origins import UNKNOWN, Origins
-from fedhp.engine.context import PlanningContext, planning_context
-from fedhp.errors import ConfigError, FedhpError, IdentityError, Interrupted, RunError, TryAgain
-from fedhp.files import PRIVATE_FILE, make_folder, storage_errors, write_file
+from fedhp.errors import ConfigError, IdentityError, Interrupted, RunError, TryAgain
+from fedhp.files import make_folder
 from fedhp.trust import load_trust
 from fedhp.types import RoundRecord
 
 LOG = logging.getLogger("fedhp.coordinator")
-ANNOUNCEMENT = "coordinator.json"  # in the folder: where this coordinator is
-STANDBY_ANNOUNCEMENT = "standby.json"  # the same, from before it has led
 LEDGER = "ledger"  # the folder of a local ledger, in that of the run
 COMMITTED = "the committed experiment"
-FEDERATION = "federation"  # the run's name in etcd; the prefix distinguishes federations
-TRIAL_MODEL_BITS = 8e6  # to check the settings with; the workers report the true size
-QUIET_SECONDS = 3.0  # of waiting for the lead before that is logged
-STANDBY_SECONDS = 1.0  # of waiting for the lead before callers are told who leads
 CANDIDATE_RETRY_SECONDS = 1.0  # until a process that lost the lead waits for it again
 
 
@@ -118,96 +109,6 @@ def warn_of_plain_etcd(url: str | None) -> None:
             "INSECURE: etcd is used without TLS (--insecure-etcd). Anyone who reaches it can stop "
             "the run, decide who leads and read its state; states that no coordinator of this "
             "federation signed are still refused"
-        )
-
-
-def check_network(experiment: Experiment) -> None:
-    """Refuse an experiment that machines cannot carry out."""
-    if experiment.cluster.min_workers > experiment.workers:
-        raise RunError(
-            f"cluster.min_workers is {experiment.cluster.min_workers}, but workers is "
-            f"{experiment.workers}",
-            allowed="at most as many as there are workers",
-            fix="lower cluster.min_workers, or raise workers",
-        )
-    for key, value, what in (
-        ("data.own_test", experiment.data.own_test, "on samples that it holds back"),
-        ("evaluation.per_class", experiment.evaluation.per_class, "for every class"),
-    ):
-        if value:
-            raise ConfigError(
-                f"is {value!r}, but a worker of a network does not report results {what}",
-                key=key,
-                allowed="this setting in simulations only",
-                fix=f"remove {key}, or simulate it with: fedhp run",
-            )
-    for key, length in (
-        ("horizon", experiment.horizon),
-        ("evaluation.seconds", experiment.evaluation.seconds),
-    ):
-        if length is not None:
-            raise ConfigError(
-                f"is {length:g} s of virtual time, but a network has no virtual time",
-                key=key,
-                allowed="this setting in simulations only",
-                fix="set rounds and until.clock (real seconds)"
-                if key == "horizon"
-                else "set evaluation.every (rounds)",
-            )
-    stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS)
-    _check_groups(experiment, stage.algorithm)
-    _check_changing(experiment, stage)
-    if experiment.cluster.emulate and experiment.world.device_trace is not None:
-        raise ConfigError(
-            "is set, but workers of a network that emulate step times do not read this file",
-            key="world.device_trace",
-            allowed="world.trace, which every worker gets with --trace FILE",
-            fix="simulate it, and write world.trace with: fedhp export RUN --trace FILE",
-        )
-    traits = traits_of(stage.algorithm)
-    if traits.simulated:
-        on_network = built_ins(lambda part: not part.traits.simulated)
-        raise ConfigError(
-            f"{experiment.algorithm.name!r} {traits.simulated}",
-            key="algorithm.name",
-            allowed=f"{', '.join(on_network)}, or your own",
-            fix="choose another algorithm, or simulate it with: fedhp run",
-        )
-    for name, problem in traits.simulated_settings.items():
-        raise ConfigError(
-            problem,
-            key=f"algorithm.{name}",
-            allowed="this setting in simulations only",
-            fix=f"remove algorithm.{name}, or simulate it with: fedhp run",
-        )
-
-
-def _check_changing(experiment: Experiment, stage: PlanningContext) -> None:
-    """Refuse robust mixing with the few peers that a changing topology has in a round."""
-    robust = experiment.exchange.robust
-    changes = stage.federation.changing is not None and traits_of(stage.algorithm).uses_topology
-    if changes and robust in ("trimmed_mean", "median", "krum"):
-        raise ConfigError(
-            f"is {robust!r}, but topology.name = {experiment.topology.name!r} changes over rounds, "
-            "and a worker has too few peers in a round to outvote a poisoned one",
-            key="exchange.robust",
-            allowed="'none' or 'clip' with a topology that changes",
-            fix="set exchange.robust = 'clip', or choose a fixed topology",
-            others=("topology.name",),
-        )
-
-
-def _check_groups(experiment: Experiment, algorithm: object) -> None:
-    """Refuse what group averages do not offer."""
-    if not traits_of(algorithm).group_average:
-        return
-    if not isinstance(algorithm, Restartable):
-        raise ConfigError(
-            f"{experiment.algorithm.name!r} averages groups of workers, but cannot continue when a "
-            "machine has lost its models",
-            key="algorithm.name",
-            allowed="a class with Traits(group_average=True) and restart(state, workers)",
-            fix="add restart() to the class (docs/own-parts.md), or simulate it with: fedhp run",
         )
 
 
@@ -291,68 +192,6 @@ async def stand_by(settings: CoordinatorProcessSettings, *, stop: asyncio.Event)
     """Be ready to coordinate, with etcd: take over a run that others began, until it is over."""
     check_standby(settings)
     await coordinate(settings, stop=stop)
-
-
-def leader_finder(
-    url: str, *, insecure: bool = False, authority: bytes = b""
-) -> Callable[[], Awaitable[str]]:
-    """For a worker: asks etcd for the leader's address; OSError while there is no leader.
-
-    With the authority's certificate also whether nobody leads because the run was stopped.
-    """
-    check_etcd_tls(url, insecure=insecure)
-
-    async def find() -> str:
-        leader = await leader_in_etcd(url, insecure=insecure, authority=authority)
-        return leader.address
-
-    return find
-
-
-async def leader_in_etcd(url: str, *, insecure: bool = False, authority: bytes = b"") -> Leader:
-    """The leader of the run in this etcd; OSError if there is none or etcd does not answer,
-    RunStopped if the run was stopped, as far as a state that this authority signed says."""
-    try:
-        leader = await find_leader(url, FEDERATION, insecure=insecure)
-        if leader is not None:
-            return leader
-        signed = await read_committed(url, FEDERATION, insecure=insecure) if authority else None
-    except Unreachable as error:
-        raise OSError(error.problem) from None
-    if signed is not None:
-        with contextlib.suppress(IdentityError, ValueError, KeyError):  # nobody's word
-            content = verify(signed, authority=authority, purpose=PURPOSE, role="coordinator")
-            run, why = CommittedState.stop_in(content)
-            if why:
-                raise RunStopped(run, why)
-    raise OSError("nobody coordinates at the moment")
-
-
-def file_finder(folder: Path) -> Callable[[], Awaitable[str]]:
-    """For a worker on the same machine: reads what the coordinator announced in its folder."""
-
-    async def find() -> str:
-        return read_announcement(folder).address
-
-    return find
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """Where a coordinator of this machine is."""
-
-    name: str
-    address: str
-    epoch: int
-    process: int
-
-
-def read_announcement(folder: Path, file: str = ANNOUNCEMENT) -> Announcement:
-    """The last leader that writes into this folder; OSError if there was none."""
-    try:
-        return Announcement(**json.loads((folder / file).read_bytes()))
-    except (ValueError, TypeError):
-        raise OSError(f"{folder / file} is damaged") from None
 
 
 class _Current:
@@ -465,88 +304,3 @@ def _stand_by(
         settings.name, address, lookup=lookup, allowed=AllowList(settings.allow)
     )
     return standing_by(identity, listen, service)
-
-
-class AnnouncingLedger:
-    """A ledger that writes into the folder who leads and where. While it waits for the lead, it
-    logs that and lets others ask who leads."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        folder: Path,
-        stand_by: Callable[[str], AbstractAsyncContextManager[None]],
-    ) -> None:
-        self._ledger, self._folder, self._stand_by = ledger, folder, stand_by
-        self.lost = ledger.lost
-        self.has_led = False
-        self._epoch = 0
-
-    async def lead_first(self, *, name: str, address: str) -> bytes | None:
-        """Take the lead before there is a coordinator; what is committed, or None."""
-        self._epoch = await self._wait_for_lead(name, address)
-        return await self._ledger.committed()
-
-    async def lead(self, *, name: str, address: str) -> int:
-        """Wait for the lead, and announce it."""
-        epoch = self._epoch or await self._wait_for_lead(name, address)
-        self.has_led = True
-        self._announce(ANNOUNCEMENT, name, address, epoch)
-        return epoch
-
-    async def _wait_for_lead(self, name: str, address: str) -> int:
-        waiting = [
-            asyncio.ensure_future(self._log_waiting()),
-            asyncio.ensure_future(self._answer_waiting(name, address)),
-        ]
-        try:
-            return await self._ledger.lead(name=name, address=address)
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)  # then the port is free
-
-    async def _log_waiting(self) -> None:
-        await asyncio.sleep(QUIET_SECONDS)
-        LOG.info("waiting for the lead: another process coordinates this run")
-
-    async def _answer_waiting(self, name: str, address: str) -> None:
-        await asyncio.sleep(STANDBY_SECONDS)
-        async with self._stand_by(address):
-            with contextlib.suppress(FedhpError):  # a full disk: others can still ask
-                self._announce(STANDBY_ANNOUNCEMENT, name, address, 0)
-            await asyncio.Event().wait()  # until it is cancelled
-
-    def _announce(self, file: str, name: str, address: str, epoch: int) -> None:
-        announcement = Announcement(name, _local_address(address), epoch, os.getpid())
-        content = json.dumps(asdict(announcement)).encode()
-        with storage_errors(self._folder / file, option="--out"):
-            write_file(self._folder / file, content, mode=PRIVATE_FILE)
-
-    def place(self) -> str:
-        """Which copy of the ledger this is."""
-        return self._ledger.place()
-
-    def leads(self) -> bool:
-        """Whether this process leads at this moment."""
-        return self._ledger.leads()
-
-    async def committed(self) -> bytes | None:
-        """The last committed state."""
-        return await self._ledger.committed()
-
-    async def commit(self, state: bytes) -> None:
-        """Make this the committed state."""
-        await self._ledger.commit(state)
-
-    async def close(self) -> None:
-        """Let the next one lead."""
-        await self._ledger.close()
-
-
-def _local_address(address: str) -> str:
-    """How processes of this machine call it: 0.0.0.0 and [::] cannot be called."""
-    listen = parse_listen(address, key="--advertise")
-    if not listen.everywhere:
-        return address
-    return str(replace(listen, host="::1" if ":" in listen.host else "127.0.0.1"))

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, load_algorithm
-from fedhp.algorithms.base import built_ins, is_asynchronous, is_synchronous, traits_of
+from fedhp.algorithms.base import built_ins, is_asynchronous, is_synchronous, rule_of, traits_of
 from fedhp.algorithms.rates import own_learning_rate
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.components import is_dotted
@@ -180,7 +180,7 @@ def check_exchange(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm
             fix="raise workers, lower attack.share, or remove [attack]",
         )
     _check_mixes_models(experiment, algorithm)
-    _check_carried(experiment, algorithm)
+    _check_rule(experiment, algorithm)
 
 
 def check_optimizer(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
@@ -254,8 +254,8 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
         )
     if traits.group_average:
         return f"{name!r} averages changes of a consensus in groups, not models"
-    if traits.push_sum or traits.tracking:
-        return f"the models of {name!r} travel with values of their own (push_sum or tracking)"
+    if any(vector.travels for vector in rule_of(algorithm).vectors):
+        return f"the models of {name!r} travel with vectors of their own"
     if exchange.compression != "none":
         return (
             f"exchange.compression is {exchange.compression!r}, and rounding would spoil a state "
@@ -268,34 +268,35 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
     return ""
 
 
-def _check_carried(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
-    """Refuse what would break the sums of push-sum and tracking."""
-    traits = traits_of(algorithm)
-    if not (traits.push_sum or traits.tracking):
+def _check_rule(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
+    """Refuse what would break the sums that a rule needs, as it declares them."""
+    rule, name = rule_of(algorithm), experiment.algorithm.name
+    if rule.is_plain():
         return
-    kind = "push_sum" if traits.push_sum else "tracking"
-    if is_asynchronous(algorithm) or traits.group_average:
+    if is_asynchronous(algorithm) or traits_of(algorithm).group_average:
         raise ConfigError(
-            f"{experiment.algorithm.name!r} has {kind} = True, but does not mix models in rounds",
+            f"{name!r} has a rule of its workers, but does not mix models in rounds",
             key="algorithm.name",
-            allowed=f"{kind} with plan(), and without group_average",
-            fix="remove it from the traits of the class",
+            allowed="a rule with plan(), and without group_average",
+            fix="remove the rule from the class of the algorithm",
         )
     compression, robust = experiment.exchange.compression, experiment.exchange.robust
-    if robust != "none":
+    if robust != "none" and rule.acts():
         raise ConfigError(
-            f"is {robust!r}, but {experiment.algorithm.name!r} needs the sums of all models "
-            f"({kind} = True), and a robust rule leaves some out",
+            f"is {robust!r}, but {name!r} needs the sums of all messages, and a robust rule leaves "
+            "some out",
             key="exchange.robust",
             allowed="none with this algorithm",
             fix="remove exchange.robust",
         )
-    if compression == "topk" or (traits.push_sum and compression != "none"):
+    travels = any(vector.travels for vector in rule.vectors)
+    lossy = {"topk"} if travels else {"fp16", "int8"} if rule.public else set()
+    if compression in lossy or (rule.mass and compression != "none"):
+        exact = {"none", "fp16", "int8", "topk"} - lossy if not rule.mass else {"none"}
         raise ConfigError(
-            f"is {compression!r}, but what travels with the models of "
-            f"{experiment.algorithm.name!r} ({kind} = True) has to arrive exactly",
+            f"is {compression!r}, but what the workers of {name!r} send has to arrive exactly",
             key="exchange.compression",
-            allowed="none" if traits.push_sum else "none, fp16 or int8",
+            allowed=" or ".join(sorted(exact)),
             fix="remove exchange.compression",
         )
 
