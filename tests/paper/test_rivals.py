@@ -23,7 +23,7 @@ from fedhp.learn.params import Replica
 from fedhp.learn.task import initial_model
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import Network
-from fedhp.types import BoolArray, IntArray, Plan, Reports, Topology
+from fedhp.types import BoolArray, IntArray, Plan, Reports, StepReason, StepRule, Topology
 from paper import reference, reference_rivals
 from paper.instances import as_links
 from paper.reference import Link
@@ -124,6 +124,11 @@ def test_spec8_ldsgd_schedule(local: int, communicating: int) -> None:
     found = [plan.local_steps.tolist() for plan in made if plan.local_steps is not None]
     expected = reference_rivals.ldsgd_schedule(local, communicating, 11)
     assert found == [[steps] * 4 for steps in expected]
+    reasons = [plan.decision.rule for plan in made]
+    assert [isinstance(reason, StepReason) and reason.rule for reason in reasons] == [
+        StepRule.COMMUNICATING_PHASE if index % communicating else StepRule.LOCAL_PHASE
+        for index in range(11)
+    ]
     if (local, communicating) == (30, 2):
         assert expected[:4] == [31, 1, 31, 1]
 
