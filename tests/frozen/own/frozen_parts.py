@@ -78,7 +78,7 @@ def ring(workers: int) -> list[list[int]]:
 def fails_later(workers: int, seed: int) -> ChangingTopology:
     """Its rounds cannot be drawn."""
 
-    def at(round_index: int) -> list[list[int]]:
+    def at(round_index: int) -> Topology:
         raise KeyError(round_index)
 
     return ChangingTopology(at)
