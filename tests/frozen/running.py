@@ -136,7 +136,7 @@ def one_ray() -> Iterator[None]:
         num_cpus=4,
         include_dashboard=False,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         configure_logging=False,
     )
     try:
