@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 import fedhp
-from fedhp.types import ChangingTopology, Dataset, Topology
+from fedhp.types import ChangingTopology, Dataset, IntArray, Topology
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def ring(workers: int) -> list[list[int]]:
 def fails_later(workers: int, seed: int) -> ChangingTopology:
     """Its rounds cannot be drawn."""
 
-    def at(round_index: int) -> Topology:
+    def at(round_index: int) -> IntArray:
         raise KeyError(round_index)
 
     return ChangingTopology(at)
