@@ -69,7 +69,9 @@ class Shard:
         self.mixer.begin(round_index)
         if self.groups is not None:
             self.groups.begin()
-        rows.step = rows.step_of(local_steps.tolist(), round_index=round_index, rate=learning_rate)
+        if not self.spec.rule.is_plain():
+            steps = local_steps.tolist()
+            rows.step = rows.step_of(steps, round_index=round_index, rate=learning_rate)
         rows.after.copy_(rows.models)
         rows.after_counters.copy_(rows.counters)
         loss = self.trainer.train_round(
