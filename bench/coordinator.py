@@ -30,7 +30,7 @@ sys.path.append(str(ROOT / "tests"))
 
 from faults.offline import sparse_experiment
 from faults.scripted import ScriptedWorker
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.record.reader import RunReader

@@ -31,7 +31,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import Encoded, ModelCodec
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.service_methods import PEER_SERVICE, Messages, ServiceMethods
-from fedhp.cluster.protocol.wire_pb2_grpc import PeerStub
+from fedhp.cluster.protocol.stubs import PeerStub
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.quantize import Row
 

@@ -16,10 +16,11 @@ from fedhp.algorithms import Algorithm, Federation, Observation, load_algorithm
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import base_topology, mixing_weights
 from fedhp.learn.mix import mix
 from fedhp.timing import Network
-from fedhp.types import FloatArray, LinkVerdict, NeighborMixing, Plan, Reports
+from fedhp.types import FloatArray, LinkVerdict, Plan, Reports
 
 MODELS = {"cnn": {"name": "cnn"}, "mlp": {"name": "mlp", "hidden": [128]}}
 
@@ -105,8 +106,8 @@ class Ours:
     def evaluate_mean(self) -> float:
         """Test only the mean model, like a side with one global model; its accuracy."""
         shard = self.engine.shard
-        mean = (shard.sum_models(None) / len(shard.workers)).astype(np.float32)
-        [tested] = shard.evaluate(mean, everyone=False)
+        mean = (shard.tester.sum_models(None) / len(shard.rows.workers)).astype(np.float32)
+        [tested] = shard.tester.evaluate(mean, everyone=False)
         return tested.metric
 
 

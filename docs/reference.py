@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import fedhp
-from fedhp import api, graph, timing, types
+from fedhp import api, graph, rule, timing, types
 from fedhp.algorithms import base
 from fedhp.engine.replay import whatif
 from fedhp.engine.runs import tune as tune_runs
+from fedhp.exchange import group, mixing, sequence
 from fedhp.record import reader
 from fedhp.report import sweep, tune
 
@@ -27,6 +28,7 @@ receives and returns, and helpers for topologies. N is the number of workers, E 
 candidate peers. Times are in seconds, sizes in bytes; workers are numbered from 0, rounds from 1.
 Names with a star can be imported from `fedhp` itself.
 """
+EXCHANGES = "Exchanges of a plan"  # which algorithms make; others ask them
 SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
     (
         "Functions",
@@ -62,9 +64,16 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
         ("Plan", "Action", "Decision", "LinkVerdict", "Participation", "GroupRole"),
     ),
     (
-        "Exchanges of a plan",
-        types,
-        ("NeighborMixing", "DirectedMixing", "WeightedMixing", "PeerScoring", "GroupAverage"),
+        EXCHANGES,
+        mixing,
+        ("NeighborMixing", "DirectedMixing", "WeightedMixing", "PeerScoring", "Scoring"),
+    ),
+    (EXCHANGES, group, ("GroupAverage", "DisjointGroups")),
+    (EXCHANGES, sequence, ("ExchangeSequence",)),
+    (
+        "Rules of the workers",
+        rule,
+        ("Rule", "Vector", "Step", "PushSum", "Tracking", "TrackedPushSum"),
     ),
     ("Topologies", types, ("Topology", "ChangingTopology")),
     (
@@ -112,20 +121,21 @@ def reference() -> str:
         for name in names:
             node = nodes[name]
             if isinstance(node, ast.ClassDef):
-                parts.append(_class_text(module, node, source.splitlines()))
+                methods = title != EXCHANGES
+                parts.append(_class_text(module, node, source.splitlines(), methods=methods))
             else:
                 parts.append(_function_text(module, node))
     return "\n".join(parts)
 
 
-def _class_text(module: ModuleType, node: ast.ClassDef, lines: list[str]) -> str:
+def _class_text(module: ModuleType, node: ast.ClassDef, lines: list[str], *, methods: bool) -> str:
     star = " *" if node.name in fedhp.__all__ else ""
     text = [f"### {module.__name__}.{node.name}{star}\n", f"{_doc(node)}\n"]
     fields = [
         (
             f"`{ast.unparse(item.target)}`",
             f"`{ast.unparse(item.annotation)}`",
-            "" if item.value is None else f"`{_default(item.value)}`",
+            f"`{default}`" if (default := _default(item.value)) else "",
             _comment(lines, item),
         )
         for item in node.body
@@ -140,7 +150,7 @@ def _class_text(module: ModuleType, node: ast.ClassDef, lines: list[str]) -> str
         text += _table(("field", "type", "default", "meaning"), fields)
     if members:
         text += _table(("name", "value", "meaning"), members)
-    for item in node.body:
+    for item in node.body if methods else ():
         if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
             is_property = any(ast.unparse(mark) == "property" for mark in item.decorator_list)
             text.append(f"- `{item.name if is_property else _signature(item)}`: {_doc(item)}")
@@ -158,9 +168,9 @@ def _signature(node: ast.FunctionDef) -> str:
     return f"{node.name}({arguments}){returned}"
 
 
-def _default(value: ast.expr) -> str:
-    text = ast.unparse(value)
-    return "{}" if text == "field(default_factory=dict)" else text
+def _default(value: ast.expr | None) -> str:
+    text = "" if value is None else ast.unparse(value)
+    return {"field(default_factory=dict)": "{}", "field()": ""}.get(text, text)
 
 
 def _doc(node: ast.ClassDef | ast.FunctionDef) -> str:

@@ -14,6 +14,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedhp import Decision, Federation, Observation, Plan, Reports, WeightedMixing
+from fedhp.algorithms import Traits
+from fedhp.rule import PushSum, Rule
+from fedhp.rule import Tracking as SideVector
 from fedhp.types import IntArray, LinkVerdict
 
 
@@ -27,8 +30,11 @@ class Steps:
 class SGP:
     """One peer per round; a scalar weight travels with every model."""
 
-    push_sum: ClassVar = True  # declared: the weight is part of the model rows and of checkpoints
-    uses_rounds: ClassVar = False
+    traits: ClassVar = Traits(uses_rounds=False)
+
+    def rule(self) -> Rule:
+        """The weight is part of the model rows and of checkpoints."""
+        return PushSum()
 
     def start(self, federation: Federation) -> Steps:
         """The state before round 1."""
@@ -46,8 +52,11 @@ class SGP:
 class Tracking:
     """Gradient tracking: a side vector travels with every model, over links in both directions."""
 
-    tracking: ClassVar = True  # declared: the side vector is part of the model rows
-    uses_rounds: ClassVar = False
+    traits: ClassVar = Traits(uses_rounds=False)
+
+    def rule(self) -> Rule:
+        """y <- y + change - last change: y travels, and the last change stays with the worker."""
+        return SideVector()
 
     def start(self, federation: Federation) -> Steps:
         """The state before round 1."""

@@ -1,7 +1,7 @@
 """Does this implementation show what a correct one shows? (`make accept`)
 
 Runs FedHP and its rivals IID and at p = 0.8 over the seeds of the experiment file, prints every
-check of fedhp.report.claims.acceptance, and exits with 1 if one fails. Takes overrides and other
+check of acceptance_checks.py, and exits with 1 if one fails. Takes overrides and other
 seeds: python experiments/accept.py experiments/acceptance.toml data.path=... --seeds 3,4,5
 """
 
@@ -13,22 +13,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rich.table import Table
-
-import fedhp
-from fedhp.cli.parameters import choose_folder, table_console
-from fedhp.report.claims.acceptance import (
+from acceptance_checks import (
     ACCEPTANCE_DATA,
     IID,
     LITERAL,
-    SKEWED,
-    TUNED,
     VARIANTS,
     AcceptanceCheck,
     Deadline,
     acceptance_checks,
     tuned_note,
 )
+from rich.table import Table
+
+import fedhp
+from fedhp.cli.parameters import choose_folder, table_console
+from fedhp.report.claims.acceptance import SKEWED, TUNED
 from fedhp.report.claims.runs import group_runs
 from fedhp.report.groups import RunCurves, read_curves
 from fedhp.report.tables import comparison_table

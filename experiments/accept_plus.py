@@ -1,7 +1,7 @@
 """Does FedHP+ show what it should? (`make accept-plus`)
 
 Runs FedHP+, its plain form and its rivals in three worlds, IID and at p = 0.8, prints every check
-of fedhp.report.claims.acceptance_plus, and exits with 1 if one fails. Other data, seeds, targets:
+of acceptance_plus.py, and exits with 1 if one fails. Other data, seeds, targets:
 make accept-plus ARGS="data.name=emnist data.split=digits --targets 0.93,0.88 --seeds 0,1,2"
 """
 
@@ -14,13 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from accept import campaign_parser, compare_runs, exit_code_of
-from rich.table import Table
-
-from fedhp.cli.parameters import choose_folder, table_console
-from fedhp.errors import ConfigError, Diverged
-from fedhp.record.reader import find_runs
-from fedhp.report.claims.acceptance import IID, SKEWED, AcceptanceCheck
-from fedhp.report.claims.acceptance_plus import (
+from acceptance_checks import IID, AcceptanceCheck
+from acceptance_plus import (
     ALGORITHMS,
     FREE,
     FREE_LINKS,
@@ -34,6 +29,12 @@ from fedhp.report.claims.acceptance_plus import (
     plus_notes,
     read_promises,
 )
+from rich.table import Table
+
+from fedhp.cli.parameters import choose_folder, table_console
+from fedhp.errors import ConfigError, Diverged
+from fedhp.record.reader import find_runs
+from fedhp.report.claims.acceptance import SKEWED
 from fedhp.report.claims.runs import group_runs
 from fedhp.report.groups import RunCurves, read_curves
 from fedhp.report.tables import comparison_table

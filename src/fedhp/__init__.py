@@ -33,11 +33,13 @@ _HOMES = {
     "Decision": "fedhp.types",
     "Action": "fedhp.types",
     "LinkVerdict": "fedhp.types",
-    "PeerScoring": "fedhp.types",
-    "NeighborMixing": "fedhp.types",
-    "DirectedMixing": "fedhp.types",
-    "WeightedMixing": "fedhp.types",
-    "GroupAverage": "fedhp.types",
+    "PeerScoring": "fedhp.exchange",
+    "NeighborMixing": "fedhp.exchange",
+    "DirectedMixing": "fedhp.exchange",
+    "WeightedMixing": "fedhp.exchange",
+    "GroupAverage": "fedhp.exchange",
+    "DisjointGroups": "fedhp.exchange",
+    "ExchangeSequence": "fedhp.exchange",
     "Reports": "fedhp.types",
     "RoundRecord": "fedhp.types",
     "Topology": "fedhp.types",
@@ -53,6 +55,8 @@ __all__ = [
     "Dataset",
     "Decision",
     "DirectedMixing",
+    "DisjointGroups",
+    "ExchangeSequence",
     "Experiment",
     "Federation",
     "FedhpError",
@@ -104,22 +108,26 @@ if TYPE_CHECKING:
     from fedhp.config import Experiment
     from fedhp.engine.replay.whatif import whatif
     from fedhp.errors import FedhpError
+    from fedhp.exchange import (
+        DirectedMixing,
+        DisjointGroups,
+        ExchangeSequence,
+        GroupAverage,
+        NeighborMixing,
+        PeerScoring,
+        WeightedMixing,
+    )
     from fedhp.learn.task import Task
     from fedhp.types import (
         Action,
         ChangingTopology,
         Dataset,
         Decision,
-        DirectedMixing,
-        GroupAverage,
         LinkVerdict,
-        NeighborMixing,
-        PeerScoring,
         Plan,
         Reports,
         RoundRecord,
         Topology,
-        WeightedMixing,
     )
 
 

@@ -6,13 +6,13 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedhp.blame import blaming
-from fedhp.config import Experiment, check_targets, load, own_modules, parse, to_tables
+from fedhp.config import Draft, Experiment, load, own_modules, to_tables
 from fedhp.console.campaign import run_with_progress
 from fedhp.engine.runs.campaign import check_cells, plan_cells, run_cells
 from fedhp.engine.runs.run import Run, start_run
@@ -22,7 +22,6 @@ from fedhp.report.export import export_run
 from fedhp.report.show import print_parts, show_parts
 from fedhp.sinks.follow import LogFollower, write_logs
 from fedhp.sinks.targets import LogTarget, parse_targets
-from fedhp.tables import read_toml
 from fedhp.trust import granting
 from fedhp.wording import default_at
 
@@ -44,14 +43,14 @@ def load_experiment(
     """
     named = [text for key, value in settings.items() for text in _overrides(key, value)]
     with granting(trust):
-        return load(path, [*overrides, *named])
+        experiment = load(path, [*overrides, *named])
+    # From here on it is the caller's own word, whatever folder the file is in.
+    return experiment.with_origins(replace(experiment.origins, file=""))
 
 
 def make_experiment(tables: dict[str, Any] | None = None) -> Experiment:
     """An experiment from nested dictionaries; other settings have their defaults."""
-    experiment = parse(tables or {})
-    check_targets(experiment)
-    return experiment
+    return Draft(tables or {}).experiment()
 
 
 def run(
@@ -77,9 +76,8 @@ def run(
 
 def start(experiment: Experiment | str | Path, out: str | Path, *, resume: bool = False) -> Run:
     """Prepare a run; iterating over its .rounds() runs it, one record per round."""
-    if isinstance(experiment, Experiment):
-        return start_run(experiment, out, resume=resume)
-    return start_run(load(experiment), out, resume=resume, source=str(experiment))
+    loaded = experiment if isinstance(experiment, Experiment) else load(experiment)
+    return start_run(loaded, out, resume=resume)
 
 
 def compare(
@@ -103,20 +101,14 @@ def compare(
     If a run fails, the others still run; then the first error is raised.
     """
     logs = _follower(out, log, per_worker=per_worker)
-    tables, source = _tables_of(experiment)
-    with blaming([*overrides, *(algorithms or ())]):
-        cells = plan_cells(
-            tables,
-            overrides=overrides,
-            algorithms=algorithms,
-            seeds=seeds,
-            out=Path(out),
-            source=source,
-        )
-        check_cells(cells, resume=resume, source=source)
+    draft = _draft_of(experiment)
+    cells = plan_cells(
+        draft, overrides=overrides, algorithms=algorithms, seeds=seeds, out=Path(out)
+    )
+    check_cells(cells, resume=resume)
     runner = run_with_progress if progress else run_cells
     with logs:
-        errors = runner(cells, source=source, jobs=jobs, ray=ray)
+        errors = runner(cells, jobs=jobs, ray=ray)
     if errors:
         raise errors[0]
     return [RunReader(cell.folder, trust=own_modules(cell.experiment)) for cell in cells]
@@ -148,14 +140,13 @@ def sweep(
     from fedhp.report.sweep import read_sweep
 
     logs = _follower(out, log, per_worker=per_worker)
-    tables, source = _tables_of(experiment)
+    draft = _draft_of(experiment)
     texts = _swept_texts(settings) if isinstance(settings, Mapping) else list(settings)
-    with blaming(texts):
-        plan = plan_sweep(tables, settings=texts, seeds=seeds, out=Path(out), source=source)
-        check_cells(plan.cells, resume=resume, source=source)
+    plan = plan_sweep(draft, settings=texts, seeds=seeds, out=Path(out))
+    check_cells(plan.cells, resume=resume)
     runner = run_with_progress if progress else run_cells
     with logs:
-        errors = runner(plan.cells, source=source, jobs=jobs, ray=ray)
+        errors = runner(plan.cells, jobs=jobs, ray=ray)
     result = read_sweep(plan)
     save_sweep(result, Path(out), figures=figures)
     if errors:
@@ -195,20 +186,18 @@ def tune(
     from fedhp.report.tune import TuneResult, trial_words
 
     logs = _follower(out, log, per_worker=per_worker)
-    tables, source = _tables_of(experiment)
-    with blaming([*overrides, *(algorithms or ())]):
-        plan = plan_tuning(
-            tables,
-            overrides=overrides,
-            algorithms=algorithms,
-            budget=budget,
-            target=target,
-            tuning_seeds=tuning_seeds,
-            seeds=seeds,
-            out=Path(out),
-            source=source,
-        )
-        check_tuning(plan, resume=resume)
+    draft = _draft_of(experiment)
+    plan = plan_tuning(
+        draft,
+        overrides=overrides,
+        algorithms=algorithms,
+        budget=budget,
+        target=target,
+        tuning_seeds=tuning_seeds,
+        seeds=seeds,
+        out=Path(out),
+    )
+    check_tuning(plan, resume=resume)
     with logs:
         if progress:
             names = names_for(algorithm.label for algorithm in plan.algorithms)
@@ -223,7 +212,7 @@ def tune(
             )
         else:
             found, errors = search(
-                plan, run=lambda batch: run_cells(batch.cells, source=source, jobs=jobs, ray=ray)
+                plan, run=lambda batch: run_cells(batch.cells, jobs=jobs, ray=ray)
             )
     result = TuneResult(found)
     save_tuning(result, figures=figures)
@@ -334,12 +323,11 @@ def reproduce(
     logs = _follower(folder, log, per_worker=per_worker)
     source = None if files is None else Path(files)
     names = choose_figures([figures] if isinstance(figures, str) else figures, source)
-    with blaming(overrides):
-        suite = read_suite(
-            names, profile=profile, out=folder, overrides=overrides, folder=source, chosen=sets
-        )
-        texts = read_figure_texts([figure.name for figure in suite.figures], source)
-        suite = check_suite(suite)
+    suite = read_suite(
+        names, profile=profile, out=folder, overrides=overrides, folder=source, chosen=sets
+    )
+    texts = read_figure_texts([figure.name for figure in suite.figures], source)
+    suite = check_suite(suite)
     runner = run_with_progress if progress else run_cells
     with logs:
         errors = runner([run.cell for run in suite.cells()], jobs=jobs)
@@ -358,11 +346,11 @@ def _targets(names: str | Sequence[str], option: str) -> list[LogTarget]:
     return parse_targets([names] if isinstance(names, str) else names, option=option)
 
 
-def _tables_of(experiment: Experiment | str | Path) -> tuple[dict[str, Any], str]:
-    """The tables of an experiment and the file they are from."""
+def _draft_of(experiment: Experiment | str | Path) -> Draft:
+    """The tables of an experiment and where they are from."""
     if isinstance(experiment, Experiment):
-        return to_tables(experiment), ""
-    return read_toml(experiment), str(experiment)
+        return Draft(to_tables(experiment), experiment.origins)
+    return Draft.read(experiment)
 
 
 def _swept_texts(settings: Mapping[str, Any]) -> list[str]:

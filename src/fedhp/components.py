@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
-from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from fedhp import trust
 from fedhp.errors import ConfigError, FedhpError, at_user_place
@@ -31,23 +31,21 @@ def is_dotted(name: str) -> bool:
     return "." in name or ":" in name
 
 
-def resolve(
-    name: str, builtins: Mapping[str, str], *, key: str, source: str = ""
-) -> Callable[..., Any]:
+def resolve(name: str, builtins: Mapping[str, str], *, key: str) -> Callable[..., Any]:
     """The callable behind a built-in name or a dotted path."""
-    check_name(name, builtins, key=key, source=source)
+    check_name(name, builtins, key=key)
     if not is_dotted(name):
-        return _import(builtins[name], key=key, source=source)
+        return _import(builtins[name], key=key)
     limit = trust.limit()
     if limit is not None:
-        limit.check_path(name, key=key, source=source)
-    part = _import(name, key=key, source=source)
+        limit.check_path(name, key=key)
+    part = _import(name, key=key)
     if limit is not None:
-        limit.check_part(part, name, key=key, source=source)
+        limit.check_part(part, name, key=key)
     return part
 
 
-def check_name(name: str, builtins: Mapping[str, object], *, key: str, source: str = "") -> None:
+def check_name(name: str, builtins: Mapping[str, object], *, key: str) -> None:
     """Refuse a name that is neither built in nor a dotted path; nothing is imported."""
     if is_dotted(name) or name in builtins:
         return
@@ -57,13 +55,12 @@ def check_name(name: str, builtins: Mapping[str, object], *, key: str, source: s
     raise ConfigError(
         f"unknown {'data set' if kind == 'data' else kind} {name!r}",
         key=key,
-        source=source,
         allowed=", ".join(sorted(builtins)) + ", or a dotted path to your own (module:Name)",
         fix=f"{hint}set {key} to one of these",
     )
 
 
-def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
+def _import(path: str, *, key: str) -> Callable[..., Any]:
     module_name, attribute = trust.split_path(path)
     try:
         importlib.invalidate_caches()
@@ -74,7 +71,6 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
         raise ConfigError(
             f"cannot import {path!r}: {_error_text(error)}{at_user_place(error)}",
             key=key,
-            source=source,
             allowed="module:Name, importable from the current folder or the experiment's folder",
             fix="check the spelling, and run from the folder that holds the module",
         ) from error
@@ -82,7 +78,6 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
         raise ConfigError(
             f"{path!r} is a {type(component).__name__}, which cannot be called",
             key=key,
-            source=source,
             allowed="a class or a function",
             fix=f"set {key} to the class or function itself",
         )
@@ -92,7 +87,6 @@ def _import(path: str, *, key: str, source: str) -> Callable[..., Any]:
         raise ConfigError(
             f"the parameters of {path!r} cannot be read: {_error_text(error)}",
             key=key,
-            source=source,
             allowed="a class or function written in Python, with annotations that can be resolved",
             fix="import the annotated types outside TYPE_CHECKING, or wrap it in a function",
         ) from error
@@ -130,35 +124,32 @@ def parts_of_record(trusted: Iterable[str] = (), *, named: Iterable[str] = ()) -
 
 
 def check_settings(
-    component: Callable[..., Any], settings: Mapping[str, Any], *, prefix: str, source: str = ""
+    component: Callable[..., Any], settings: Mapping[str, Any], *, prefix: str
 ) -> dict[str, Any]:
     """The settings, checked against the component's keyword-only parameters and converted."""
     try:
         schema = _settings_model(component)
         checked = _validated(schema, settings)
     except ValidationError as error:
-        raise from_validation(error, schema, prefix=prefix, source=source) from None
+        raise from_validation(error, schema, prefix=prefix) from None
     except Exception as error:  # pydantic rejects unusual annotations in many ways
         raise ConfigError(
             f"the settings of {_title(component)} cannot be checked: {_error_text(error)}",
             key=f"{prefix}.name",
-            source=source,
             allowed="keyword-only parameters with types that pydantic supports",
             fix="give its parameters plain types: int, float, str, bool, lists and tables of them",
         ) from error
     return {name: getattr(checked, name) for name in settings}
 
 
-def check_keys(
-    known: Sequence[str], settings: Mapping[str, Any], *, prefix: str, source: str = ""
-) -> None:
+def check_keys(known: Sequence[str], settings: Mapping[str, Any], *, prefix: str) -> None:
     """Refuse a setting that a component does not have, before the component is imported."""
     fields: dict[str, Any] = dict.fromkeys(known, (Any, None))
     schema = create_model("known", __config__=ConfigDict(extra="forbid"), **fields)
     try:
         schema.model_validate(dict(settings))
     except ValidationError as error:
-        raise from_validation(error, schema, prefix=prefix, source=source) from None
+        raise from_validation(error, schema, prefix=prefix) from None
 
 
 def _validated(schema: type[BaseModel], settings: Mapping[str, Any]) -> BaseModel:
@@ -175,14 +166,11 @@ def build(
     *arguments: Any,
     settings: Mapping[str, Any],
     prefix: str,
-    source: str = "",
 ) -> Any:
     """Call a component with positional arguments and its checked settings."""
-    checked = check_settings(component, settings, prefix=prefix, source=source)
+    checked = check_settings(component, settings, prefix=prefix)
     try:
         return component(*arguments, **checked)
-    except ConfigError as error:
-        raise (error if error.source else error.with_source(source)) from None
     except (FedhpError, MemoryError):
         raise
     except (Exception, SystemExit) as error:
@@ -191,7 +179,6 @@ def build(
             f"{_title(component)} fails with {used or 'its default settings'}:"
             f" {_error_text(error)}{at_user_place(error)}",
             key=f"{prefix}.name",
-            source=source,
             allowed=_accepted(component),
             fix=f"change the settings in [{prefix}], or correct {_title(component)} if it is yours",
         ) from error
@@ -249,25 +236,8 @@ def _settings_model(component: Callable[..., Any]) -> type[BaseModel]:
     )
 
 
-def wrong_setting(
-    key: str, problem: str, *, allowed: str, fix: str, has_effect: bool = True
-) -> PydanticCustomError:
-    """The error that the validator of a section raises, with the key that is wrong.
-
-    has_effect: false for a setting without which the experiment is the same.
-    """
-    details: dict[str, Any] = {"key": key, "problem": problem, "allowed": allowed, "fix": fix}
-    return PydanticCustomError("setting", "{problem}", {**details, "has_effect": has_effect})
-
-
-def has_no_effect(error: ValidationError) -> bool:
-    """Whether the first of pydantic's errors is about a setting that changes nothing."""
-    context = error.errors(include_url=False)[0].get("ctx", {})
-    return context.get("has_effect") is False
-
-
 def from_validation(
-    error: ValidationError, schema: type[BaseModel], *, prefix: str = "", source: str = ""
+    error: ValidationError, schema: type[BaseModel], *, prefix: str = ""
 ) -> ConfigError:
     """The first of pydantic's errors as a ConfigError."""
     details = error.errors(include_url=False)
@@ -275,16 +245,6 @@ def from_validation(
     path = key_path(schema, first["loc"])
     if first["type"] == "missing" and path[-1].isdigit():
         path = path[:-1]  # a list that is too short
-    if first["type"] == "setting":
-        context = first["ctx"]
-        path = [*path, context["key"]]
-        return ConfigError(
-            context["problem"],
-            key=_dotted(prefix, path),
-            source=source,
-            allowed=context["allowed"],
-            fix=context["fix"],
-        )
     key = _dotted(prefix, path)
     value = _short(first.get("input"))
     if first["type"] == "extra_forbidden":
@@ -294,7 +254,6 @@ def from_validation(
         return ConfigError(
             f"unknown key (value {value})",
             key=key,
-            source=source,
             allowed=", ".join(sorted(names)) or "nothing: it takes no settings",
             fix=f"{hint}rename the key or remove it",
         )
@@ -302,7 +261,6 @@ def from_validation(
         return ConfigError(
             "is required but missing",
             key=key,
-            source=source,
             allowed=allowed_at(schema, path),
             fix=f"add {key} = {_example(schema, path) or '...'}",
         )
@@ -312,7 +270,6 @@ def from_validation(
     return ConfigError(
         f"invalid value {value}",
         key=key,
-        source=source,
         allowed=allowed_at(schema, path) or expected,
         fix=_fix(schema, path, key, first.get("input")),
     )

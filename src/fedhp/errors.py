@@ -77,7 +77,8 @@ class FedhpError(Exception):
 
 
 class ConfigError(FedhpError):
-    """A wrong setting: its source (file or command line), its key and its value."""
+    """A wrong setting: its key and its value; the source (file or command line) is added where
+    that is known. others: keys of settings with which the value would be right."""
 
     def __init__(
         self,
@@ -87,18 +88,19 @@ class ConfigError(FedhpError):
         source: str = "",
         allowed: str = "",
         fix: str = "",
+        others: Sequence[str] = (),
     ) -> None:
         self.key = key
-        self.source = source
         self.detail = problem
-        where = ": ".join(part for part in (source, key) if part)
-        super().__init__(f"{where}: {problem}", allowed=allowed, fix=fix)
+        self.others = tuple(others)
+        super().__init__(problem, allowed=allowed, fix=fix)
+        self.name_source(source)
 
-    def with_source(self, source: str) -> ConfigError:
-        """The same error with another source: a file or the command line."""
-        return type(self)(
-            self.detail, key=self.key, source=source, allowed=self.allowed, fix=self.fix
-        )
+    def name_source(self, source: str) -> None:
+        """Say where the value was given."""
+        self.source = source
+        where = ": ".join(part for part in (source, self.key) if part)
+        self.problem = f"{where}: {self.detail}"
 
 
 class AddressUnavailable(ConfigError):
@@ -110,17 +112,31 @@ class AddressUnavailable(ConfigError):
 class DataError(FedhpError):
     """A data set that is missing, corrupt, or does not fit the experiment.
 
-    The source is the file or command line that has the data's settings, if it is known.
+    keys: the settings that name it. The source is the file or command line that has them.
     """
 
-    def __init__(self, problem: str, *, allowed: str = "", fix: str = "", source: str = "") -> None:
-        self.source = source
+    def __init__(
+        self, problem: str, *, allowed: str = "", fix: str = "", keys: Sequence[str] = ()
+    ) -> None:
         self.detail = problem
-        super().__init__(f"{source}: {problem}" if source else problem, allowed=allowed, fix=fix)
+        self.keys = tuple(keys)
+        self.source = ""
+        super().__init__(problem, allowed=allowed, fix=fix)
 
-    def with_source(self, source: str) -> DataError:
-        """The same error with another source."""
-        return type(self)(self.detail, allowed=self.allowed, fix=self.fix, source=source)
+    def name_source(self, source: str) -> None:
+        """Say where the settings were given."""
+        self.source = source
+        self.problem = f"{source}: {self.detail}" if source else self.detail
+
+
+@contextlib.contextmanager
+def about(*keys: str) -> Iterator[None]:
+    """Errors about data inside are due to these settings, unless they name others."""
+    try:
+        yield
+    except DataError as error:
+        error.keys = error.keys or keys
+        raise
 
 
 class DataMissing(DataError):

@@ -99,6 +99,7 @@ def star(workers: int, seed: int, *, center: Annotated[int, Field(ge=0)] = 0) ->
             key="topology.center",
             allowed=f"0 to {workers - 1}",
             fix=f"set topology.center to one of the {workers} workers",
+            others=("workers",),
         )
     return np.array([(center, i) for i in range(workers) if i != center], dtype=np.int64)
 
@@ -154,7 +155,8 @@ def check_regular(workers: int, degree: int, *, connected: bool = True) -> None:
         fix = "set topology.degree to at least 2"
     else:
         return
-    raise ConfigError(problem, key="topology.degree", allowed=allowed, fix=fix)
+    others = ("workers",) if degree >= workers else ()
+    raise ConfigError(problem, key="topology.degree", allowed=allowed, fix=fix, others=others)
 
 
 def draw_regular(workers: int, degree: int, rng: np.random.Generator) -> Topology:
@@ -247,31 +249,27 @@ def links(workers: int, seed: int, *, pairs: list[tuple[int, int]]) -> list[tupl
     return pairs
 
 
-def base_topology(
-    name: str, settings: dict[str, Any], *, workers: int, seed: int, source: str = ""
-) -> Topology:
+def base_topology(name: str, settings: dict[str, Any], *, workers: int, seed: int) -> Topology:
     """The base topology of an experiment, checked: known workers, connected.
 
     Of one that changes over rounds, all links of a cycle; the first round's if it never repeats.
     """
-    return topologies(name, settings, workers=workers, seed=seed, source=source)[0]
+    return topologies(name, settings, workers=workers, seed=seed)[0]
 
 
 def topologies(
-    name: str, settings: dict[str, Any], *, workers: int, seed: int, source: str = ""
+    name: str, settings: dict[str, Any], *, workers: int, seed: int
 ) -> tuple[Topology, ChangingTopology | None]:
     """The base topology of an experiment, and that of every round if it changes; checked."""
-    component = components.resolve(name, TOPOLOGIES, key="topology.name", source=source)
-    built = components.build(
-        component, workers, seed, settings=settings, prefix="topology", source=source
-    )
+    component = components.resolve(name, TOPOLOGIES, key="topology.name")
+    built = components.build(component, workers, seed, settings=settings, prefix="topology")
 
     def checked(pairs: Any) -> Topology:
-        return _checked(pairs, name=name, workers=workers, source=source)
+        return _checked(pairs, name=name, workers=workers)
 
     if not isinstance(built, ChangingTopology):
         topology = checked(built)
-        _check_connected(topology, name, source)
+        _check_connected(topology, name)
         return topology, None
 
     def at(round_index: int) -> Topology:
@@ -285,30 +283,28 @@ def topologies(
                 f"{name!r} fails in round {round_index}: {type(error).__name__}: {words}"
                 f"{at_user_place(error)}",
                 key="topology.name",
-                source=source,
                 allowed="a function that gives the links of every round, counted from 1",
                 fix="correct the topology",
             ) from error
         return checked(pairs)
 
-    _check_period(built.period, name, source)
+    _check_period(built.period, name)
     changing = ChangingTopology(at, built.period)
     if built.period is None:
         return round_topology(changing, 1), changing
     links = [round_topology(changing, number + 1).links for number in range(built.period)]
     topology = topology_from(workers, np.concatenate(links))
-    _check_connected(topology, name, source)
+    _check_connected(topology, name)
     return topology, changing
 
 
-def _check_period(period: Any, name: str, source: str) -> None:
+def _check_period(period: Any, name: str) -> None:
     whole = isinstance(period, int) and not isinstance(period, bool)
     if period is None or (whole and 1 <= period <= LONGEST_PERIOD):
         return
     raise ConfigError(
         f"{name!r} repeats after {period!r} rounds",
         key="topology.name",
-        source=source,
         allowed=f"a whole number from 1 to {LONGEST_PERIOD}, or None: it never repeats",
         fix="correct the period of the ChangingTopology",
     )
@@ -321,7 +317,7 @@ def round_topology(changing: ChangingTopology, round_index: int) -> Topology:
     return topology
 
 
-def _checked(pairs: Any, *, name: str, workers: int, source: str) -> Topology:
+def _checked(pairs: Any, *, name: str, workers: int) -> Topology:
     """What a topology returned, as links of known workers; its weights must allow mixing."""
     weights = None
     if isinstance(pairs, Topology):
@@ -329,9 +325,9 @@ def _checked(pairs: Any, *, name: str, workers: int, source: str) -> Topology:
             raise ConfigError(
                 f"{name!r} returned a topology for {pairs.workers} workers: workers = {workers}",
                 key="topology.name",
-                source=source,
                 allowed=f"a Topology for {workers} workers, or its links",
                 fix="return Topology(workers, links) with the number that the function gets",
+                others=("workers",),
             )
         pairs, weights = pairs.links, pairs.weights
     try:
@@ -343,7 +339,6 @@ def _checked(pairs: Any, *, name: str, workers: int, source: str) -> Topology:
         raise ConfigError(
             f"{name!r} did not return a list of worker pairs: {error}",
             key="topology.name",
-            source=source,
             allowed="an array of shape [links, 2] of worker numbers",
             fix="return pairs such as [[0, 1], [1, 2]]",
         ) from None
@@ -352,9 +347,9 @@ def _checked(pairs: Any, *, name: str, workers: int, source: str) -> Topology:
         raise ConfigError(
             f"a link has the unknown worker {bad}: workers = {workers}",
             key="topology.pairs" if name == "links" else "topology.name",
-            source=source,
             allowed=f"workers 0 to {workers - 1}",
             fix="correct the link, or increase workers",
+            others=("workers",),
         )
     if weights is None:
         return topology_from(workers, array)
@@ -364,7 +359,6 @@ def _checked(pairs: Any, *, name: str, workers: int, source: str) -> Topology:
         raise ConfigError(
             f"{name!r} returned weights that cannot be mixed by: {problem}",
             key="topology.name",
-            source=source,
             allowed="links in ascending order, each with a weight above 0; at most 1 per worker",
             fix="correct the weights, or return the links alone",
         )
@@ -391,7 +385,7 @@ def weights_problem(topology: Topology) -> str:
     return ""
 
 
-def _check_connected(topology: Topology, name: str, source: str) -> None:
+def _check_connected(topology: Topology, name: str) -> None:
     groups = components_of(topology)
     if groups.max(initial=0) > 0:
         apart = int(np.flatnonzero(groups != groups[0])[0])
@@ -399,7 +393,6 @@ def _check_connected(topology: Topology, name: str, source: str) -> None:
             f"the base topology {name!r} is disconnected: "
             f"there is no path from worker 0 to worker {apart}",
             key="topology.name",
-            source=source,
             allowed="a connected graph over all workers",
             fix="add links between the groups, or use topology.name = 'full'",
         )

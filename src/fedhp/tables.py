@@ -171,7 +171,7 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flattened
 
 
-def resolve_paths(tree: Mapping[str, Any], folder: Path, *, source: str = "") -> None:
+def resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
     """Make the path settings absolute, in place; relative ones start at this folder."""
     for section, key in PATHS:
         table = tree.get(section)
@@ -182,18 +182,17 @@ def resolve_paths(tree: Mapping[str, Any], folder: Path, *, source: str = "") ->
                 os.stat(path)
             except (ValueError, RuntimeError, OSError) as error:
                 if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR):
-                    raise _unusable_path(error, f"{section}.{key}", value, source) from None
+                    raise _unusable_path(error, f"{section}.{key}", value) from None
             table[key] = path
 
 
-def _unusable_path(error: Exception, key: str, value: str, source: str) -> ConfigError:
+def _unusable_path(error: Exception, key: str, value: str) -> ConfigError:
     """The error for a NUL, an unknown user after ~, a path too long, a loop, no permission."""
     reason = error.strerror if isinstance(error, OSError) else str(error)
     shown = value if len(value) <= 60 else value[:57] + "..."
     return ConfigError(
         f"the path {shown!r} cannot be used: {reason}",
         key=key,
-        source=source,
         allowed="the path of a file or folder that can be reached",
         fix=f"correct {key}, or remove it",
     )

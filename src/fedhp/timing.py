@@ -139,6 +139,13 @@ def slowest_link(workers: int, links: IntArray, link_time: FloatArray) -> FloatA
     return slowest
 
 
+def slowest_pull(workers: int, links: IntArray, link_time: FloatArray) -> FloatArray:
+    """The longest transfer each receiver waits for, [N]; links are (receiver, sender)."""
+    slowest = np.zeros(workers)
+    np.maximum.at(slowest, links[:, 0], link_time)
+    return slowest
+
+
 def steps_within(
     deadline: FloatArray | float,
     step_time: FloatArray,

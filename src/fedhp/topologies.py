@@ -353,6 +353,7 @@ def _check_power_of_two(workers: int, name: str, instead: str) -> None:
         key="topology.name",
         allowed="workers = 2, 4, 8, 16, ...",
         fix=f"set workers = {below} or {2 * below}, or {instead}",
+        others=("workers",),
     )
 
 
@@ -398,4 +399,5 @@ def _check_small_world(workers: int, neighbors: int) -> None:
         fix=f"set topology.neighbors = {min(most, neighbors + 1)}"
         if workers > 2
         else "increase workers, or use topology.name = 'full'",
+        others=() if odd else ("workers",),
     )

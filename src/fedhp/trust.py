@@ -47,7 +47,7 @@ class Trust:
     modules: tuple[TrustedModule, ...] = ()
     named: frozenset[str] = frozenset()  # dotted paths that the user of this machine wrote
 
-    def check_path(self, path: str, *, key: str, source: str = "") -> None:
+    def check_path(self, path: str, *, key: str) -> None:
         """Refuse a dotted path outside the trusted modules; nothing is imported for that."""
         module, _ = split_path(path)
         if path not in self.named and module not in self._names():
@@ -56,10 +56,9 @@ class Trust:
                 f"the module {module!r}",
                 module=module,
                 key=key,
-                source=source,
             )
 
-    def check_part(self, part: Any, path: str, *, key: str, source: str = "") -> None:
+    def check_part(self, part: Any, path: str, *, key: str) -> None:
         """Refuse what a trusted module only imported, such as its_module:shutil.rmtree."""
         home = home_of(part)
         if path not in self.named and home not in self._names():
@@ -67,18 +66,16 @@ class Trust:
                 f"{path!r} is defined in the module {home!r}, which this machine does not trust",
                 module=home,
                 key=key,
-                source=source,
             )
 
     def _names(self) -> frozenset[str]:
         return frozenset(module.name for module in self.modules)
 
-    def _refused(self, problem: str, *, module: str, key: str, source: str) -> ConfigError:
+    def _refused(self, problem: str, *, module: str, key: str) -> ConfigError:
         trusted = ", ".join(sorted(self._names())) or "none"
         return ConfigError(
             problem,
             key=key,
-            source=source,
             allowed="built-in parts, and functions and classes defined in the modules that this "
             f"machine trusts: {trusted}",
             fix=f"if you have read that module and trust it, add {OPTION} {module}; "

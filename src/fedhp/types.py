@@ -10,10 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from fedhp.exchange import Exchange
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -54,83 +57,6 @@ class ChangingTopology:
 
     at: Callable[[int], Topology | IntArray]  # the topology of a round, or its links [E, 2]
     period: int | None = None  # rounds after which it repeats; None: never
-
-
-@dataclass(frozen=True, slots=True)
-class NeighborMixing:
-    """Symmetric exchange over the links, with the topology's own weights if it has some, and
-    otherwise by a rule of graph.mixing_weights."""
-
-    topology: Topology
-    weights: str = "max_degree"
-
-
-@dataclass(frozen=True, slots=True)
-class DirectedMixing:
-    """Each worker pulls the models of its sources and averages them with its own model."""
-
-    sources: IntArray  # [N, M], -1 where there is none
-
-
-@dataclass(frozen=True, slots=True)
-class WeightedMixing:
-    """Each worker i takes own_weights[i] of its own model and the links' weights of others'.
-
-    A link is (receiver, sender): an undirected one is there twice. The weights of a worker sum to
-    1 (rows). With push_sum those that a model is sent with do (columns): then a scalar travels
-    with every model, and the models are divided by it (push-sum).
-    """
-
-    links: IntArray  # [E, 2] (receiver, sender), each once
-    weights: FloatArray  # [E] above 0
-    own_weights: FloatArray  # [N]
-    push_sum: bool = False  # as the algorithm's class says
-
-
-@dataclass(frozen=True, slots=True)
-class PeerScoring:
-    """Each worker pulls candidates, scores them on its own samples, averages the best."""
-
-    candidates: IntArray  # [N, M], -1 where there is none
-    keep: int
-    samples: int
-    cost_per_candidate: float  # in step times of the scoring worker
-    symmetric: bool = False  # average in both directions with symmetric weights
-
-
-@dataclass(frozen=True, slots=True)
-class GroupAverage:
-    """The participants add the mean of their changes, with Nesterov momentum, to a consensus.
-
-    One fragment of the model travels over a tree: summed up to the root, then sent back down.
-    """
-
-    participants: IntArray  # [P] rising; empty: nothing is exchanged
-    parents: IntArray  # [P] the worker above each participant in the tree, -1 for the root
-    returning: BoolArray  # [P] those that do not hold the current consensus: leaves of the tree
-    fragment: int = 0  # from 0
-    fragments: int = 1  # contiguous and about equal parts of the model
-    momentum: float = 0.7
-    compression: str = "int8"  # of the messages, or "none"
-
-    @property
-    def root(self) -> int:
-        """The participant at the top of the tree, -1 without participants."""
-        top = self.participants[self.parents < 0]
-        return int(top[0]) if len(top) else -1
-
-    @property
-    def links(self) -> IntArray:
-        """The links of the tree, smaller worker first, sorted, [P - 1, 2]."""
-        below = self.parents >= 0
-        links = np.stack([self.participants[below], self.parents[below]], axis=1)
-        links.sort(axis=1)
-        order = np.lexsort((links[:, 1], links[:, 0]))
-        return np.asarray(links[order], dtype=np.int64)
-
-
-# A new way to combine models is a new member here and one function in learn/.
-Exchange: TypeAlias = NeighborMixing | DirectedMixing | WeightedMixing | PeerScoring | GroupAverage
 
 
 class LinkVerdict(IntEnum):
@@ -377,6 +303,7 @@ class RoundRecord:
     wall: dict[str, float]  # real time in seconds by phase; not part of the result
     final_evaluation: Evaluation | None = None  # on the whole test set, after the last round
     phases: tuple[TurnPhase, ...] = ()  # that ended in a round without a barrier, in this order
+    measures: Mapping[str, FloatArray] = field(default_factory=dict)  # [N] added columns, by name
 
     @property
     def bytes_sent(self) -> int:

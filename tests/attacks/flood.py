@@ -23,13 +23,13 @@ from typing import Any
 
 from attacks.flood_memory import SERVICE, own_channel
 from faults.scripted import ScriptedWorker
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.leader_proof import new_nonce
 from fedhp.config import Experiment, parse
 from net.identities import make_certificates

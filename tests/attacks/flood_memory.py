@@ -21,13 +21,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment, WorkerProcessSettings
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList, client_credentials, open_channel
 from net.clusters import ENDLESS, tiny
@@ -197,7 +197,7 @@ def _standby(folder: Path, certificates: Path, allow: Path) -> Iterator[tuple[Ba
 
 
 def _serve_standby(certificates: Path, address: str, allow: Path, ready: Any) -> None:
-    from fedhp.cluster.coordinator.standby import StandbyService, standing_by
+    from fedhp.cluster.coordinator.process.standby import StandbyService, standing_by
 
     async def nobody() -> None:
         return None

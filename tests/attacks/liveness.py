@@ -23,7 +23,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings, read_announcement
+from fedhp.cluster.coordinator.process.announcements import read_announcement
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import operator, processes
 from fedhp.cluster.ops.processes import ProcessEnvironment, WorkerProcessSettings

@@ -11,7 +11,8 @@ from typing import Any
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.state import CoordinatorState, Phase
+from fedhp.cluster.coordinator.phase import Phase
+from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.ledger.signed import SignedLedger
@@ -85,7 +86,7 @@ class Place:
 
     def _serves(self) -> bool:
         state = self.coordinator.state
-        return state is not None and state.phase is not Phase.STARTING
+        return state is not None and state.phase.current is not Phase.STARTING
 
     async def rounds(self, count: int) -> None:
         """Wait for so many more rounds."""

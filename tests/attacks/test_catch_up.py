@@ -18,7 +18,6 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer
 from fedhp.cluster.worker.rounds import _middle_of
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
@@ -28,7 +27,7 @@ from net.test_worker_peers import in_place_of_one
 FIRST = Attempt(1, 1, 1)
 
 
-class Forger(PeerServicer):
+class Forger:
     """A worker with a good certificate that gives a model which no round made."""
 
     def __init__(self, codec: ModelCodec) -> None:
@@ -141,10 +140,12 @@ def test_no_member_decides_from_whom_others_catch_up(certificates: Path, tmp_pat
             leader = await federation.start_coordinator()
             for name in ("w0", "w1", "w2", "w3"):
                 federation.start_worker(name)
-            await until(lambda: leader.round_index >= 1 and len(leader.digests) == 4)
+            await until(
+                lambda: leader.round_index >= 1 and len(leader.attempts.digests.by_worker) == 4
+            )
             for name in ("w0", "w1", "w2", "w3"):
                 await federation.stop_worker(name)
-            members, planner = leader.conductor.members, leader.planner
+            members, planner = leader.conductor.members, leader.planning.planner
             assert planner is not None
             for other in (0, 2, 3):  # worker 1 says that it is very fast
                 planner.links.learn(other, 1, bits=1e9, seconds=1e-7, round_index=1)
@@ -155,7 +156,7 @@ def test_no_member_decides_from_whom_others_catch_up(certificates: Path, tmp_pat
                 for member in members.values():
                     member.models, member.left, member.seen = (committed,), False, now
                 members[0].models = ()
-                order = CoordinatorHandlers(leader)._order(members[0])
+                order = CoordinatorHandlers(leader)._order(members[0], now)
                 first.add(order.catch_up.peers[0].name)
                 assert {peer.name for peer in order.catch_up.peers} == {"w1", "w2", "w3"}
                 assert order.catch_up.compare == 3
@@ -163,8 +164,8 @@ def test_no_member_decides_from_whom_others_catch_up(certificates: Path, tmp_pat
 
             # Where most have the same model, another one is not a model of the round.
             common, forged = bytes(32), bytes([7] * 32)
-            leader.digests = {1: forged, 2: common, 3: common}
-            order = CoordinatorHandlers(leader)._order(members[0])
+            leader.attempts.digests.by_worker = {1: forged, 2: common, 3: common}
+            order = CoordinatorHandlers(leader)._order(members[0], now)
             assert {peer.name for peer in order.catch_up.peers} == {"w2", "w3"}
             assert list(order.catch_up.digests) == [common]
 
@@ -187,41 +188,41 @@ def test_the_coordinator_names_the_digests_that_the_round_committed(
             await federation.stop_coordinator()
 
             after = await federation.start_coordinator()  # as another one that takes over
-            committed = after.conductor.committed
-            assert len(after.digests) == 3
+            committed, reported = after.conductor.committed, after.attempts.digests
+            assert len(reported.by_worker) == 3
             assert (
                 CommittedState.from_bytes(after.committed_state().to_bytes()).digests
-                == after.digests
+                == reported.by_worker
             )
             for name in ("w0", "w1"):
                 federation.start_worker(name)
             members = after.conductor.members
             await until(lambda: not members[0].left and not members[1].left)
             members[0].models, members[1].models = (), (committed,)
-            order = CoordinatorHandlers(after)._order(members[0])
+            order = CoordinatorHandlers(after)._order(members[0], time.monotonic())
             assert [peer.name for peer in order.catch_up.peers] == ["w1"]
-            assert set(order.catch_up.digests) == set(after.digests.values())
+            assert set(order.catch_up.digests) == set(reported.by_worker.values())
 
             # Who has a model of the round that was never reported is not asked, unless it says
             # which one, once.
-            own = after.digests.pop(1)
+            own = reported.by_worker.pop(1)
             members[2].models, members[2].left, members[2].seen = (
                 (committed,),
                 False,
                 members[1].seen,
             )
-            order = CoordinatorHandlers(after)._order(members[0])
+            order = CoordinatorHandlers(after)._order(members[0], time.monotonic())
             assert [peer.name for peer in order.catch_up.peers] == ["w2"]
-            after._took_part = frozenset({1})
+            reported._took_part = frozenset({1})
             for digest in (own, bytes(32)):
                 envelope = Envelopes("w1").make(run=after.run, attempt=committed)
-                after.late_report(members[1], wire.RoundReport(envelope=envelope, digest=digest))
-            assert after.digests[1] == own
+                reported.late_report(members[1], wire.RoundReport(envelope=envelope, digest=digest))
+            assert reported.by_worker[1] == own
             stranger = wire.RoundReport(envelope=envelope, digest=own)
-            del after.digests[0]
-            after.late_report(members[0], stranger)  # it had no part in the round
-            assert 0 not in after.digests
-            order = CoordinatorHandlers(after)._order(members[0])
+            del reported.by_worker[0]
+            reported.late_report(members[0], stranger)  # it had no part in the round
+            assert 0 not in reported.by_worker
+            order = CoordinatorHandlers(after)._order(members[0], time.monotonic())
             assert {peer.name for peer in order.catch_up.peers} == {"w1", "w2"}
 
     run_scenario(scenario())

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from attacks.places import SOON
-from fedhp.cluster.coordinator import leadership
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.leadership import (
+from fedhp.cluster.coordinator.process import leadership
+from fedhp.cluster.coordinator.process.finders import leader_finder
+from fedhp.cluster.coordinator.process.leadership import (
     CoordinatorProcessSettings,
     check_etcd,
     coordinate,
-    leader_finder,
     warn_of_plain_etcd,
 )
 from fedhp.cluster.ledger import etcd

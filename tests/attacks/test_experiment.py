@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from fedhp.cluster.worker.data import LocalMeans, received_experiment
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 from fedhp.config import PART_KEYS, Experiment, check_trusted, parse
 from fedhp.errors import ConfigError, FedhpError
-from fedhp.trust import Trust, load_trust
+from fedhp.trust import Trust, TrustedModule, load_trust
 from net.clusters import PATIENCE, tiny
 from net.fake_coordinator import FakeCoordinator
 from net.federation import experiment
@@ -122,6 +124,57 @@ def test_a_trusted_module_is_used_and_its_hash_recorded(certificates: Path, tmp_
     assert len(module.sha256) == 64
 
 
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of modules that can be imported."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "ImportError: it was not found"),
+        ("raise ValueError('not today')", "ValueError: not today"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def", "SyntaxError: "),
+    ],
+)
+def test_a_module_to_trust_that_cannot_be_imported_is_refused(
+    content: str | None, problem: str, modules: Path
+) -> None:
+    if content is not None:
+        (modules / "broken_to_trust.py").write_text(content)
+    with pytest.raises(ConfigError, match=re.escape(problem)) as refused:
+        load_trust(["broken_to_trust"])
+    assert refused.value.key == trust.OPTION
+    assert "'broken_to_trust' cannot be imported" in str(refused.value)
+
+
+def test_a_trusted_module_is_imported_and_its_file_is_known(modules: Path) -> None:
+    file = modules / "good_to_trust.py"
+    file.write_text("VALUE = 1\n")
+    (modules / "folder_to_trust").mkdir()
+    try:
+        module, package = load_trust(["good_to_trust", "folder_to_trust", "good_to_trust"]).modules
+        assert {"good_to_trust", "folder_to_trust"} <= sys.modules.keys()
+    finally:
+        for name in ("good_to_trust", "folder_to_trust"):
+            sys.modules.pop(name, None)
+    assert (module.name, module.file) == ("good_to_trust", file)
+    assert module.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    # A module that was written after Python had looked into its folder.
+    seen = modules.stat()
+    with pytest.raises(ConfigError, match="it was not found"):
+        load_trust(["late_to_trust"])
+    (modules / "late_to_trust.py").touch()
+    os.utime(modules, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert [module.name for module in load_trust(["late_to_trust"]).modules] == ["late_to_trust"]
+    assert load_trust(["sys"]).modules == (TrustedModule("sys", None, ""),)
+    # A folder without __init__.py has no file of its own.
+    assert (package.name, package.file, package.sha256) == ("folder_to_trust", None, "")
+
+
 @pytest.mark.parametrize("name", ["attacks.payload:erase", "attacks.payload:shutil.rmtree"])
 def test_what_a_trusted_module_only_imported_is_refused(
     name: str, certificates: Path, tmp_path: Path
@@ -208,7 +261,7 @@ def test_a_standby_does_not_run_untrusted_parts_of_the_committed_experiment(
     """A topology is called with two numbers, as os.kill is."""
     committed = parse({"topology": {"name": name}})
     with pytest.raises(ConfigError, match=words):
-        check_trusted(committed, load_trust(trusted), source="the committed experiment")
+        check_trusted(committed, load_trust(trusted))
 
 
 @pytest.mark.parametrize("text", ["data = 5", "[[data]]", "world = []", 'data = "npz"', "[data"])

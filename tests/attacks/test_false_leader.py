@@ -16,13 +16,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from fedhp.cluster.coordinator.leadership import FEDERATION, leader_finder
+from fedhp.cluster.coordinator.process.finders import FEDERATION, leader_finder
 from fedhp.cluster.ledger.etcd import EtcdLedger
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.operator import Target
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security import signatures
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity

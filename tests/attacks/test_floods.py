@@ -21,7 +21,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import Envelopes, Refused
 from fedhp.cluster.protocol.message_checks import check_next
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList, open_channel
 
@@ -96,9 +96,9 @@ def test_a_later_next_ends_the_earlier_one(certificates: Path, tmp_path: Path) -
         async with in_process_federation(settings, certificates, tmp_path) as federation:
             leader = await federation.start_coordinator()
             federation.start_worker("w0")
-            await until(lambda: leader.waiting.workers() == [0])
+            await until(lambda: leader.context.waiting.workers() == [0])
             attacker = start_attacker(federation, "w3")
-            await until(lambda: leader.waiting.workers() == [0, 3])
+            await until(lambda: leader.context.waiting.workers() == [0, 3])
             await federation.stop_worker("w3")
             outcomes = await call_in_parallel(
                 federation,
@@ -110,7 +110,7 @@ def test_a_later_next_ends_the_earlier_one(certificates: Path, tmp_path: Path) -
             )
             assert attacker.run
             assert outcomes["replaced"] >= 3  # the last one waits, until its caller gives up
-            await until(lambda: leader.waiting.workers() == [0])
+            await until(lambda: leader.context.waiting.workers() == [0])
 
     run(scenario())
 

@@ -16,7 +16,7 @@ from attacks.flood_memory import SERVICE, Attack, own_channel
 from attacks.members import events
 from attacks.test_partners import endless, federation_of_workers
 from faults.in_process import experiment, in_process_federation, run, until
-from fedhp.cluster.coordinator.standby import StandbyService, standing_by
+from fedhp.cluster.coordinator.process.standby import StandbyService, standing_by
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import call_limits, limits
 from fedhp.cluster.protocol import wire_pb2 as wire

@@ -16,15 +16,15 @@ from attacks.test_partners import federation_of_workers
 from faults.in_process import experiment, run, until
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import verify
-from fedhp.cluster.coordinator.checkpoints import Checkpoints, GroupCheckpoint
-from fedhp.cluster.coordinator.group_checks import (
-    Norms,
+from fedhp.cluster.coordinator.attempts.checkpoints import Checkpoints, GroupCheckpoint
+from fedhp.cluster.coordinator.attempts.group_checks import (
+    REMEMBERED_SHARE,
     PartSizes,
     WrongParts,
     disputed_links,
     norms_after,
-    norms_of,
 )
+from fedhp.cluster.coordinator.committed_state import Norms, norms_of
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -34,8 +34,8 @@ from fedhp.cluster.protocol.group_codec import LARGEST_RATIO, FragmentCodec, Pie
 from fedhp.cluster.worker import rounds as worker_rounds
 from fedhp.cluster.worker.tree_node import NodeRows, TreeNode
 from fedhp.config import Experiment
+from fedhp.exchange import GroupAverage
 from fedhp.learn.group_state import Columns
-from fedhp.types import GroupAverage
 
 NAMES = ("w0", "w1", "w2", "w3")
 EVIL, FIRST = "w2", 6  # the member that misbehaves, and from which round on
@@ -162,7 +162,7 @@ def test_a_wrong_part_does_not_reach_the_others_and_its_member_is_named(
             named: set[str] = set()
 
             def suspects() -> set[str]:
-                for warning in leader.warnings.on_wire():
+                for warning in leader.context.warnings.on_wire():
                     if warning.key == "wrong_parts":
                         named.update(warning.members)
                 return named
@@ -201,7 +201,7 @@ def test_everyone_goes_back_together_and_the_run_is_repeated_bit_by_bit(
             leader,
         ):
             await members.finish()
-            assert "went_back" in {warning.key for warning in leader.warnings.on_wire()}
+            assert "went_back" in {warning.key for warning in leader.context.warnings.on_wire()}
 
     run(scenario())
     went = [(event["round"], event["to"][1]) for event in events(tmp_path, "went_back")]
@@ -325,10 +325,13 @@ def test_a_worker_that_is_away_keeps_what_was_usual_when_it_went() -> None:
         reports = {each: wire.RoundReport(change_norms=[norm]) for each, norm in enumerate(values)}
         norms = norms_after(norms, reports, tree)
     assert norms[3][0] == pytest.approx((9.0, np.hypot(9.0, 0.25)))
-    assert [norms[worker][0][1] for worker in range(3)] == [0.0] * 3
+    # After an average most of what was usual before is remembered.
+    before = np.hypot(REMEMBERED_SHARE * 9.0, 0.2)
+    after = np.hypot(REMEMBERED_SHARE * before, 0.25)
+    assert [norms[worker][0][1] for worker in range(3)] == pytest.approx([after] * 3)
     sizes = PartSizes.of(TREE, norms, np.ones(4), [0, 1, 2, 3])
     assert sizes.sums[3] == pytest.approx(LARGEST_RATIO * norms[3][0][1])
-    assert sizes.sums[2] == pytest.approx(LARGEST_RATIO * 0.25)
+    assert sizes.sums[2] == pytest.approx(LARGEST_RATIO * after)
 
 
 def node_of(group: wire.GroupWork, momentum: float = 0.0) -> TreeNode:

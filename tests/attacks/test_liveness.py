@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,26 +22,29 @@ from fedhp.cluster.audit.committed_rounds import read_committed_rounds
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.audit.verify import verify
-from fedhp.cluster.coordinator import deadlines, round_planner, state
-from fedhp.cluster.coordinator.blame import ATTEMPTS_TO_BLAME, FIRST_AVOIDED, Blame
+from fedhp.cluster.coordinator.attempts import attempts, deadlines
+from fedhp.cluster.coordinator.attempts.attempts import Attempts
+from fedhp.cluster.coordinator.attempts.blame import ATTEMPTS_TO_BLAME, FIRST_AVOIDED, Blame
+from fedhp.cluster.coordinator.attempts.deadlines import LONGEST_PAUSE, attempt_pause, shortest_turn
 from fedhp.cluster.coordinator.conductor import (
     AttemptVerdict,
     Conductor,
     ConductorSettings,
     Failure,
 )
-from fedhp.cluster.coordinator.deadlines import LONGEST_PAUSE, attempt_pause, shortest_turn
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.round_planner import RoundPlanner
-from fedhp.cluster.coordinator.state import CoordinatorState, create_planner
-from fedhp.cluster.coordinator.turn_planner import TurnPlanner
+from fedhp.cluster.coordinator.planning import round_planner
+from fedhp.cluster.coordinator.planning.planning import create_planner
+from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.config import Experiment, parse
+from fedhp.exchange import GroupAverage, NeighborMixing
 from fedhp.timing import Network
-from fedhp.types import GroupAverage, NeighborMixing, Pair
+from fedhp.types import Pair
 from net.identities import make_certificates
 from waiting import emulate_work
 
@@ -260,6 +264,29 @@ def test_a_quarrel_counts_for_both_ends_and_the_link_is_avoided() -> None:
     assert judged(blame, {3: (2,)}, round_index=70) == {2}  # which was accused before
 
 
+def test_a_link_that_breaks_again_is_avoided_for_longer() -> None:
+    blame = Blame()
+    for times, rounds in enumerate((16, 32, 64, 64, 64), start=1):
+        last = 1000 * times  # so much later that nothing else is remembered
+        judged(blame, {1: (0,)}, round_index=last)
+        assert blame.avoided(last + rounds) == {(0, 1)}
+        assert blame.avoided(last + rounds + 1) == set()
+    assert blame.avoided(last + 100) == set()
+    judged(blame, {1: (0,)}, round_index=last + 100)
+    assert blame.avoided(last + 100 + 64) == {(0, 1)}
+    assert blame.avoided(last + 100 + 101) == set()  # and the link is forgotten
+    judged(blame, {1: (0,)}, round_index=last + 300)
+    assert blame.avoided(last + 300 + 16) == {(0, 1)}
+    assert blame.avoided(last + 300 + 17) == set()
+
+
+def test_attempts_of_long_ago_do_not_count() -> None:
+    for later, cause in ((104, {3}), (105, set())):
+        blame = Blame()
+        assert judged(blame, {3: (1,)}, round_index=5) == set()
+        assert judged(blame, {3: (0,)}, round_index=later) == cause
+
+
 def test_the_accused_does_not_pay_for_the_accuser() -> None:
     blame = Blame()
     for accused in (0, 1, 2, 0, 1, 2):
@@ -304,7 +331,7 @@ def test_an_accused_member_has_a_moment_for_a_sign_of_life() -> None:
     assert conductor.absent(3.5) == {1}  # it has stopped
     conductor.give_up()
     quarrel()
-    conductor.beat(conductor.members[1], "training", 2.2)
+    conductor.members[1].beat("training", 2.2)
     assert conductor.verdict(2.3) is AttemptVerdict.GIVE_UP
     assert conductor.absent(2.3) == set()  # both are alive
     conductor.give_up()
@@ -346,13 +373,13 @@ def test_a_round_that_is_tried_ten_times_is_a_warning(tmp_path: Path) -> None:
             leader.conductor.join(f"w{index}", "h:1", incarnation=1, models=(), now=0.0)
         for number in range(1, 12):
             attempt = leader.conductor.begin(range(3), deadline=1.0)
-            leader.give_up_attempt(attempt)
-            warned = [(warning.key, warning.value) for warning in leader.warnings.on_wire()]
+            leader.attempts.give_up(attempt, now=1.0)
+            warned = [(warning.key, warning.value) for warning in leader.context.warnings.on_wire()]
             assert warned == ([("attempts", number)] if number >= 10 else [])
         attempt = leader.conductor.begin(range(3), deadline=1.0)
-        leader.seal_attempt(seconds=1.0)
-        leader.attempt_committed(attempt, reported=[])
-        assert leader.warnings.on_wire() == []
+        leader.attempts.seal(started=0.0, now=1.0)
+        leader.attempts.committed(attempt, reported=[])
+        assert leader.context.warnings.on_wire() == []
     assert len(events(tmp_path, "warning")) == 1
 
 
@@ -360,12 +387,12 @@ def test_rounds_of_a_half_and_without_a_group_are_repeated_by_the_simulation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after many attempts that failed."""
-    monkeypatch.setattr(state, "WHOLE_TRIES", 0)
-    alone = CoordinatorState.goes_without_group
+    monkeypatch.setattr(attempts, "WHOLE_TRIES", 0)
+    alone = Attempts.goes_without_group
     monkeypatch.setattr(
-        CoordinatorState,
+        Attempts,
         "goes_without_group",
-        lambda self: self.round_index % 3 == 2 or alone(self),
+        lambda self: self._context.round_index % 3 == 2 or alone(self),
     )
     certificates, folder = make_certificates(tmp_path / "certs", 4), tmp_path / "run"
     folder.mkdir()
@@ -416,7 +443,7 @@ def test_a_tree_goes_around_links_that_do_not_work() -> None:
         assert isinstance(nobody.plan.exchange, GroupAverage)
         assert len(nobody.plan.exchange.participants) == 0
         assert nobody.slowest == nobody.plan.deadline
-        assert nobody.state is planner.state  # to the algorithm, nothing happened
+        assert nobody.planned.state is planner.planner.state  # to the algorithm, nothing happened
 
 
 def test_a_worker_may_hang_below_one_that_is_added_later() -> None:
@@ -536,13 +563,13 @@ def test_a_quarrel_of_two_workers_stops_nobody_and_allow_ends_it(
             assert w0 is not None
             assert w1 is not None
             pair = (min(w0.worker, w1.worker), max(w0.worker, w1.worker))
-            await until(lambda: pair in leader.avoided_links())
+            await until(lambda: pair in leader.attempts.avoided_links(time.monotonic()))
             before, failed = leader.round_index, len(events(tmp_path, "gave_up"))
             await until(lambda: leader.round_index >= before + 10)
             assert len(events(tmp_path, "gave_up")) <= failed + 2
             await command(members, allow="w1")
             await until_answers(bad, "missing")
-            await until(lambda: pair not in leader.avoided_links())
+            await until(lambda: pair not in leader.attempts.avoided_links(time.monotonic()))
             before = leader.round_index
             await until(lambda: leader.round_index >= before + 5)
 

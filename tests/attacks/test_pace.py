@@ -13,21 +13,24 @@ import pytest
 from attacks.members import command, events, start_attacker
 from faults.in_process import experiment, in_process_federation, run, until
 from faults.test_guards import leading
-from fedhp.cluster.coordinator import coordinator, deadlines, round_planner, state
-from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
-from fedhp.cluster.coordinator.deadlines import (
+from fedhp.cluster.coordinator import coordinator
+from fedhp.cluster.coordinator.attempts import deadlines
+from fedhp.cluster.coordinator.attempts.deadlines import (
     LONGEST_DEADLINE,
     RoundDeadlines,
     limit_times,
     withholding_members,
 )
-from fedhp.cluster.coordinator.outliers import (
+from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
+from fedhp.cluster.coordinator.members import members
+from fedhp.cluster.coordinator.phase import Phase
+from fedhp.cluster.coordinator.planning import round_planner
+from fedhp.cluster.coordinator.planning.outliers import (
     limit_to_median,
     set_aside_large,
     set_aside_odd_metrics,
     usual_count,
 )
-from fedhp.cluster.coordinator.state import Phase
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Refused
@@ -47,7 +50,7 @@ def _short_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first round may take a minute; these tests do not want to wait for it."""
     monkeypatch.setattr(deadlines, "FIRST_DEADLINE", 0.5)
     monkeypatch.setattr(round_planner, "SLOWEST_GUESS", 1e9)
-    for module in (state, coordinator):
+    for module in (members, coordinator):
         monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
 
 
@@ -104,7 +107,7 @@ def test_a_round_does_not_wait_for_who_is_put_aside() -> None:
     assert conductor.end_suspensions(1.0) == [member]
     assert conductor.status(member, 1.0) is MemberStatus.READY
     for _ in range(50):
-        conductor.punctual(member)
+        member.was_punctual()
     assert member.misses == 8
 
 
@@ -113,11 +116,11 @@ def test_a_false_size_of_the_model_does_not_count(certificates: Path, tmp_path: 
         async with in_process_federation(settings(), certificates, tmp_path) as federation:
             leader = await federation.start_coordinator()
             start_attacker(federation, "w3", model_bytes=1 << 33)
-            await until(lambda: leader._model_sizes or leader.model_bytes)
+            await until(lambda: leader.planning.model_sizes or leader.planning.model_bytes)
             for name in HONEST:
                 federation.start_worker(name)
             await until(lambda: leader.round_index >= 2)
-            assert leader.model_bytes == 400_000
+            assert leader.planning.model_bytes == 400_000
 
     run(scenario())
 
@@ -136,7 +139,7 @@ def test_stop_ends_a_round_that_would_take_an_hour(
             await until(lambda: leader.conductor.running is not None)
             started = time.monotonic()
             assert "in 3 s" in await command(federation, stop=True)
-            await until(lambda: leader.phase is Phase.FINISHED)
+            await until(lambda: leader.phase.current is Phase.FINISHED)
             assert time.monotonic() - started < 60.0
             await federation.finish()
 
@@ -163,9 +166,9 @@ def test_a_member_leaves_in_the_middle_of_a_round(
             await until(lambda: leader.round_index >= 2)
             if how == "remove":
                 await until(lambda: any("removed: " in text for text in attacker.refused))
-                assert list(leader.barred) == ["w3"]
+                assert list(leader.admission.barred) == ["w3"]
                 assert "may join" in await command(federation, allow="w3")
-                assert list(leader.barred) == []
+                assert list(leader.admission.barred) == []
 
     run(scenario())
 
@@ -232,6 +235,15 @@ def test_who_holds_back_its_model_is_named_by_most_of_its_readers_and_never_by_o
     assert withholding_members(readers, reports) == {3}
     assert withholding_members(readers, {**reports, 1: report({0: "deadline"})}) == set()
     assert withholding_members({3: [0]}, {0: report(late), 3: report({})}) == set()  # one reader
+    # Half of the readers are not most of them, and those that did not report do not count.
+    some = {worker: report(late if worker < 2 else {}) for worker in range(4)}
+    assert withholding_members({9: [0, 1, 2, 3], 3: [0, 1, 2, 7, 8]}, some) == {3}
+    assert withholding_members({3: [0, 1, 2, 4]}, some | {4: report({})}) == set()
+    impatient = {worker: report({3: "refused: patience"}) for worker in range(2)}
+    assert withholding_members({3: [0, 1]}, impatient) == {3}
+    for each in impatient.values():
+        each.links[0].probe = True
+    assert withholding_members({3: [0, 1]}, impatient) == set()
 
 
 def test_a_partner_of_swaps_that_two_waited_for_in_vain_is_put_aside(tmp_path: Path) -> None:
@@ -241,14 +253,14 @@ def test_a_partner_of_swaps_that_two_waited_for_in_vain_is_put_aside(tmp_path: P
         callers, partner = leader.conductor.members, leader.conductor.members[2]
         late, good = report({2: "deadline"}), report({2: ""})
         for _ in range(2):
-            leader._judge_partner(callers[0], late)
-            leader._judge_partner(callers[0], late)
+            leader.attempts.turns.judge_partner(callers[0], late)
+            leader.attempts.turns.judge_partner(callers[0], late)
             assert partner.misses == 0
-        leader._judge_partner(callers[1], good)
-        leader._judge_partner(callers[1], late)
+        leader.attempts.turns.judge_partner(callers[1], good)
+        leader.attempts.turns.judge_partner(callers[1], late)
         assert partner.misses == 0
         for caller in (0, 0, 1):
-            leader._judge_partner(callers[caller], late)
+            leader.attempts.turns.judge_partner(callers[caller], late)
         assert partner.misses == 2
         assert partner.suspended_to == 2
 
@@ -261,6 +273,11 @@ def test_times_longer_than_what_has_passed_are_lowered() -> None:
     assert false.compute_seconds == false.links[0].seconds == pytest.approx(11.25)
     assert (false.exchange_seconds, false.links[0].started) == (0.5, 1.0)
     assert not limit_times(false, elapsed=10.0, steps=2)
+    false = wire.RoundReport(exchange_seconds=12.0, other_seconds=13.0)
+    false.links.add(worker=1, seconds=11.25, started=14.0)
+    assert limit_times(false, elapsed=10.0, steps=2)
+    assert (false.exchange_seconds, false.other_seconds) == pytest.approx((11.25, 11.25))
+    assert (false.links[0].seconds, false.links[0].started) == pytest.approx((11.25, 11.25))
     one_step = wire.RoundReport(step_time=11.0)
     assert not limit_times(one_step, elapsed=10.0, steps=1)
     assert one_step.step_time == 11.0
@@ -281,6 +298,26 @@ def test_what_one_member_measured_does_not_dominate_the_plan() -> None:
     odd = set_aside_odd_metrics(np.array([0.1, 0.9, 0.5, 1e9]))
     np.testing.assert_array_equal(odd, [0.1, 0.9, 0.5, np.nan])
     assert usual_count([100, 100, 4_000_000_000]) == 100
+    assert usual_count([7, 9, 9, 7]) == 7
+    assert usual_count([]) == 0
+
+
+def test_what_counts_as_far_from_the_others() -> None:
+    """At the limit a value is not yet odd, and of two nobody knows which one is."""
+    two = np.array([1.0, 1e9, np.nan])
+    for limited in (limit_to_median(two, 30.0), set_aside_large(two), set_aside_odd_metrics(two)):
+        np.testing.assert_array_equal(limited, two)
+    np.testing.assert_array_equal(set_aside_large(np.array([1.0, 2.0, 20.0])), [1, 2, 20])
+    np.testing.assert_array_equal(set_aside_large(np.array([1.0, 2.0, 20.1])), [1, 2, 2])
+    np.testing.assert_array_equal(set_aside_large(np.array([0.0, 0.0, 5.0])), [0, 0, 5])
+    np.testing.assert_array_equal(set_aside_large(np.array([-1.0, -1.0, 5.0])), [-1, -1, 5])
+    np.testing.assert_array_equal(set_aside_odd_metrics(np.array([1.0, 1.0, 2.0])), [1, 1, 2])
+    np.testing.assert_array_equal(set_aside_odd_metrics(np.array([1.0, 1.0, 2.1])), [1, 1, np.nan])
+    spread = np.array([0.0, 5.0, 10.0, 55.0])  # the median is 7.5, the spread 5
+    np.testing.assert_array_equal(set_aside_odd_metrics(spread), spread)
+    np.testing.assert_array_equal(
+        set_aside_odd_metrics(np.array([0.0, 5, 10, 65])), [0, 5, 10, np.nan]
+    )
 
 
 def test_a_mean_accuracy_that_falls_by_half_is_a_warning_until_it_recovers(
@@ -294,14 +331,16 @@ def test_a_mean_accuracy_that_falls_by_half_is_a_warning_until_it_recovers(
             workers = [start_attacker(federation, name, accuracy=0.8) for name in HONEST]
 
             def keys() -> list[str]:
-                return [warning.key for warning in leader.warnings.on_wire()]
+                return [warning.key for warning in leader.context.warnings.on_wire()]
 
             await until(lambda: leader.round_index >= 3)
             assert "accuracy_fell" not in keys()
             for worker in workers:
                 worker.accuracy = 0.3
             await until(lambda: "accuracy_fell" in keys())
-            (warning,) = (each for each in leader.warnings.on_wire() if each.key == "accuracy_fell")
+            (warning,) = (
+                each for each in leader.context.warnings.on_wire() if each.key == "accuracy_fell"
+            )
             assert warning.value < 0.4
             assert "and was 0.8" in warning.text
             for worker in workers:

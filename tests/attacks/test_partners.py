@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,14 +21,14 @@ from faults.in_process import (
     until,
 )
 from fedhp import __version__
-from fedhp.cluster.coordinator.orders import PeerAddresses
+from fedhp.cluster.coordinator.attempts.orders import PeerAddresses
 from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Refused
+from fedhp.cluster.protocol.stubs import CoordinatorStub, PeerStub
 from fedhp.cluster.protocol.tickets import TicketChecker, TicketPurpose, make_ticket, new_key
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub, PeerStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
@@ -187,10 +188,10 @@ def test_a_name_taken_off_the_list_is_refused_by_everyone(
         ):
             await until(lambda: leader.round_index >= 2)
             allowed.write_text("operator\nw0\nw1\n")
-            await until(lambda: list(leader.barred) == ["w2"])
+            await until(lambda: list(leader.admission.barred) == ["w2"])
             before = leader.round_index
             await until(lambda: leader.round_index >= before + 2)
-            assert "w2" not in {m.name for m in leader.alive()}
+            assert "w2" not in {m.name for m in leader.conductor.alive(time.monotonic())}
             removed = Caller(members, leader, "w2")
             async with asyncio.timeout(SOON):  # the next heartbeat says so
                 for victim in ("w0", "w1"):
@@ -198,7 +199,7 @@ def test_a_name_taken_off_the_list_is_refused_by_everyone(
                         pass
             assert await _join(members, "w2") == "unknown"
             allowed.write_text("operator\nw0\nw1\nw2\n")
-            await until(lambda: list(leader.barred) == [])
+            await until(lambda: list(leader.admission.barred) == [])
 
     run(scenario())
 
@@ -245,7 +246,7 @@ def test_the_next_coordinator_enforces_the_list_and_what_was_removed(
             await until(lambda: leader.round_index >= 1)
             member = leader.conductor.by_name("w2")
             assert member is not None
-            leader.remove(member, "the operator removed it")
+            leader.admission.remove(member, "the operator removed it")
             before = leader.round_index
             await until(lambda: leader.round_index > before + 1)
             await federation.stop_coordinator()
@@ -264,11 +265,11 @@ def test_only_the_partner_of_a_turn_may_swap_and_once(certificates: Path, tmp_pa
     async def scenario() -> None:
         async with federation_of_workers(settings, certificates, tmp_path) as (members, leader):
             await until(lambda: leader.round_index >= 2)
-            width = leader.model_bytes // 4
+            width = leader.planning.model_bytes // 4
             attempt = Attempt(leader.conductor.epoch, leader.round_index + 1, 1)
             stranger = Caller(members, leader, "w3")
             assert await stranger.swap("w0", attempt, b"", width) == "ticket"
-            key = leader.keys["w0"]
+            key = leader.attempts.work.keys["w0"]
             ticket = make_ticket(
                 key,
                 run=leader.run,
@@ -317,7 +318,7 @@ def test_only_the_children_of_the_tree_may_send_or_read_a_piece(
                     ("w3", TicketPurpose.AVERAGE, Attempt(attempt.epoch, 1, 1)),
                 ):
                     ticket = make_ticket(
-                        leader.keys[victim],
+                        leader.attempts.work.keys[victim],
                         run=leader.run,
                         caller=caller,
                         purpose=purpose,
@@ -329,7 +330,7 @@ def test_only_the_children_of_the_tree_may_send_or_read_a_piece(
             running = leader.conductor.running
             assert running is not None
             ticket = make_ticket(
-                leader.keys["w0"],
+                leader.attempts.work.keys["w0"],
                 run=leader.run,
                 caller="w3",
                 purpose=TicketPurpose.AVERAGE,
@@ -343,7 +344,7 @@ def test_only_the_children_of_the_tree_may_send_or_read_a_piece(
 
 
 def _parents(leader: CoordinatorState) -> list[bool]:
-    return [work.group.HasField("parent") for work in leader.work_orders.values()]
+    return [work.group.HasField("parent") for work in leader.attempts.work.orders.values()]
 
 
 def test_open_streams_that_send_nothing_are_limited_too(certificates: Path, tmp_path: Path) -> None:
@@ -419,6 +420,23 @@ def test_a_ticket_is_for_one_caller_purpose_attempt_and_version() -> None:
         checker.check(ticket, **good)
 
 
+def test_tickets_of_other_releases_are_understood() -> None:
+    """Fixed examples: a coordinator and workers of different releases talk to each other."""
+    key = bytes(range(32))
+    plain = make_ticket(key, run=RUN, caller="w1", purpose=TicketPurpose.TRAINED, attempt=NOW)
+    assert plain.hex() == "000000000000000041831d22513e4bd1d9aacfdaf68259dd"
+    swap = make_ticket(
+        key,
+        run=RUN,
+        caller="w2",
+        purpose=TicketPurpose.SWAP,
+        attempt=NOW,
+        version=Attempt(3, 6, 2),
+        serial=258,
+    )
+    assert swap.hex() == "00000000000001025fa85abae09f210dd2c5699155e49c2c"
+
+
 def test_a_ticket_to_swap_is_used_once_and_no_earlier_one_afterwards() -> None:
     checker = TicketChecker()
     checker.key = new_key()
@@ -458,7 +476,7 @@ def test_no_worker_gets_models_without_tickets_by_saying_that_it_is_old(
             await federation.start_coordinator()
             assert await _join(federation, "w0", release="9.1.0") == "version"
             # A release that knows no tickets cannot check who leads either, and does not say so.
-            assert await _join(federation, "w0", release="0.1.0", nonce=b"") == "version"
+            assert await _join(federation, "w0", release="0.1.0", nonce=b"") == "size"
             assert await _join(federation, "w0", release="0.1.0") == ""
 
     run(scenario())

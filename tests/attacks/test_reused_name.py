@@ -88,7 +88,7 @@ def test_a_name_goes_to_another_machine_when_the_operator_allows_it(
             assert "another machine" in await command(federation, allow="w1")
             start_w1(federation, new)
             await takes_part(leader, "w1")
-            assert leader.readmitted == {"w1": 1}
+            assert leader.admission.readmitted == {"w1": 1}
 
             back = ScriptedWorker.named(old, "w1", tmp_path / "back", lambda: federation.address)
             with pytest.raises(TimeoutError):

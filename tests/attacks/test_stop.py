@@ -12,13 +12,10 @@ import pytest
 
 from attacks.places import SOON, Place, endless, worker
 from fedhp.cluster.coordinator import coordinator as coordinators
-from fedhp.cluster.coordinator import leadership
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.leadership import (
-    CoordinatorProcessSettings,
-    coordinate,
-    leader_finder,
-)
+from fedhp.cluster.coordinator.process import finders
+from fedhp.cluster.coordinator.process.finders import leader_finder
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings, coordinate
 from fedhp.cluster.ledger.base import RunStopped
 from fedhp.cluster.ledger.signed import PURPOSE
 from fedhp.cluster.ops import operator
@@ -165,11 +162,11 @@ def test_only_a_signed_stop_in_etcd_is_believed(
         async def read(*_: object, **__: object) -> bytes:
             return content
 
-        monkeypatch.setattr(leadership, "read_committed", read)
+        monkeypatch.setattr(finders, "read_committed", read)
         url = "etcds://127.0.0.1:1"
         return asyncio.run(leader_finder(url, authority=boss.authority)())  # type: ignore[arg-type]
 
-    monkeypatch.setattr(leadership, "find_leader", nobody)
+    monkeypatch.setattr(finders, "find_leader", nobody)
     with pytest.raises(RunStopped, match="the run was stopped"):
         find(sign(boss, stopped, purpose=PURPOSE))
     for content in (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.support import Command
-from fedhp.cluster.coordinator.leadership import STANDBY_ANNOUNCEMENT
+from fedhp.cluster.coordinator.process.announcements import STANDBY_ANNOUNCEMENT
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.launch import Cluster
 from net.clusters import ENDLESS, round_of, tiny, until

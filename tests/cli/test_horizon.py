@@ -48,7 +48,7 @@ def test_a_synchronous_run_ends_with_the_round_that_passes_the_horizon(
     assert "Round 1 of" not in explained
 
 
-@pytest.mark.parametrize("algorithm", ["dpsgd", "fedhp", "adpsgd"])
+@pytest.mark.parametrize("algorithm", ["dpsgd", "fedhp_plus", "adpsgd"])
 def test_a_longer_horizon_continues_a_run_bit_for_bit(
     command: Command, tmp_path: Path, algorithm: str
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_longer_horizon_continues_a_run_bit_for_bit(
     assert "but the run was started with 60.0" in other.err
 
 
-def test_pens_refuses_a_horizon_that_would_lengthen_its_first_stage(
+def test_the_first_stage_of_pens_is_a_share_of_the_horizon(
     command: Command, tmp_path: Path
 ) -> None:
     file = timed(tmp_path, algorithm={"name": "pens", "stage_share": 0.4})
@@ -81,7 +81,7 @@ def test_pens_refuses_a_horizon_that_would_lengthen_its_first_stage(
     assert scored == [start < 0.4 * 60 for start in starts]
     refused = command("run", file, "horizon=600", "--out", tmp_path / "run", "--resume")
     assert refused.code == 2
-    assert "the first stage of PENS" in refused.err
+    assert "the algorithm 'pens' may use the length of the run" in refused.err
 
 
 def test_an_asynchronous_round_is_the_time_between_two_tests(

@@ -87,7 +87,7 @@ def check_settings(words: list[str]) -> None:
     overrides = [word for word in words[3:] if re.match(r"[a-z_.]+=", word)]
     settings = load(ROOT / words[2], overrides)
     if not any(is_dotted(part.name) for part in (settings.algorithm, settings.model)):
-        check_builtin_parts(settings, source=words[2])
+        check_builtin_parts(settings)
 
 
 def smaller(words: list[str]) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, Observation, load_algorithm
+from fedhp.exchange import DirectedMixing, NeighborMixing
 from fedhp.graph import base_topology
 from fedhp.timing import Network
-from fedhp.types import NeighborMixing, PeerScoring, Plan, Reports
+from fedhp.types import Plan, Reports
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedhp opt": ("fedhp", {}),
@@ -85,8 +86,8 @@ def report(plan: Plan | None, workers: int, round_index: int) -> Reports:
             worked = plan.local_steps > 0
         if isinstance(plan.exchange, NeighborMixing):
             links = plan.exchange.topology.links
-        elif isinstance(plan.exchange, PeerScoring):
-            selected = plan.exchange.candidates[:, : plan.exchange.keep]
+        elif isinstance(plan.exchange, DirectedMixing) and plan.exchange.score is not None:
+            selected = plan.exchange.sources[:, : plan.exchange.score.keep]
 
     def some(low: float, high: float, given: bool = True) -> np.ndarray[Any, np.dtype[np.float64]]:
         return np.where(worked & given, rng.uniform(low, high, workers), np.nan)

@@ -12,18 +12,9 @@ import pytest
 from contract.rounds import federation, observe, report
 from fedhp.algorithms.plan_checks import next_action, next_plan
 from fedhp.errors import BadPlan
+from fedhp.exchange import DirectedMixing, GroupAverage, NeighborMixing, PeerScoring, WeightedMixing
 from fedhp.graph import topology_from
-from fedhp.types import (
-    Action,
-    Decision,
-    DirectedMixing,
-    GroupAverage,
-    NeighborMixing,
-    PeerScoring,
-    Plan,
-    Topology,
-    WeightedMixing,
-)
+from fedhp.types import Action, Decision, Plan, Topology
 
 N = 4
 WORDS: Any = {"a": "b"}
@@ -83,9 +74,9 @@ def weighted(
     )
 
 
-def scoring(**changes: Any) -> PeerScoring:
-    good = PeerScoring(np.array([[1], [2], [3], [0]]), 1, 8, 0.1)
-    return replace(good, **changes)
+def scoring(**changes: Any) -> DirectedMixing:
+    good = {"keep": 1, "samples": 8, "cost_per_candidate": 0.1}
+    return PeerScoring(**{"candidates": np.array([[1], [2], [3], [0]]), **good, **changes})
 
 
 def ask(answer: Any) -> Any:
@@ -137,7 +128,7 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"exchange": weighted(push_sum=True)}, "the weights sent by worker 0 sum to 0.5"),
     (
         {"exchange": weighted(own=[1.0, 0.5, 1.0, 1.0], push_sum=True)},
-        "with push_sum, but its class has push_sum = False",
+        "with push_sum, but the mass of its rule is ''",
     ),
     ({"exchange": None}, "the exchange of its plan is None"),
     (group([0, 1, 9], [-1, 0, 0]), "participants of its GroupAverage are [0, 1, 9]"),
@@ -151,6 +142,9 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     (group([0, 1], [-1, 0], fragment=2, fragments=2), "fragment 2 of 2"),
     (group([0, 1], [-1, 0], fragment=0.5), "not a whole number"),
     (group([0, 1], [-1, 0], momentum=1.0), "momentum of its GroupAverage is 1.0"),
+    (group([0, 1], [-1, 0], rate=0.0), "rate of its GroupAverage is 0.0"),
+    (group([0, 1], [-1, 0], rate=101.0), "rate of its GroupAverage is 101.0"),
+    (group([0, 1], [-1, 0], rate=float("nan")), "rate of its GroupAverage is nan"),
     (group([0, 1], [-1, 0], compression="int4"), "unknown compression 'int4'"),
     ({**group([0, 1], [-1, 0]), "local_steps": np.ones(N, np.int64)}, "and local_steps"),
     ({"overlap": True}, "its plan has overlap and a NeighborMixing"),

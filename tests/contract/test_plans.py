@@ -20,18 +20,10 @@ from contract.rounds import (
     report,
 )
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Observation
+from fedhp.exchange import DirectedMixing, GroupAverage, NeighborMixing
 from fedhp.graph import directed_weights, mixing_matrix
 from fedhp.timing import Network
-from fedhp.types import (
-    DirectedMixing,
-    GroupAverage,
-    IntArray,
-    LinkVerdict,
-    NeighborMixing,
-    PeerScoring,
-    Plan,
-    Topology,
-)
+from fedhp.types import IntArray, LinkVerdict, Plan, Topology
 
 
 def check_links(links: IntArray, workers: int, available: Any) -> None:
@@ -99,14 +91,13 @@ def check(plan: Plan, observation: Observation) -> None:
         check_topology(plan.exchange.topology, plan.exchange.weights, available)
     elif isinstance(plan.exchange, DirectedMixing):
         check_sources(plan.exchange.sources, workers, available)
-    elif isinstance(plan.exchange, GroupAverage):
-        check_group(plan.exchange, available)
+        if plan.exchange.score is not None:
+            assert plan.exchange.score.keep >= 1
+            assert plan.exchange.score.samples >= 1
+            assert plan.exchange.score.cost_per_candidate >= 0
     else:
-        assert isinstance(plan.exchange, PeerScoring)  # of the built-in algorithms
-        check_sources(plan.exchange.candidates, workers, available)
-        assert plan.exchange.keep >= 1
-        assert plan.exchange.samples >= 1
-        assert plan.exchange.cost_per_candidate >= 0
+        assert isinstance(plan.exchange, GroupAverage)  # of the built-in algorithms
+        check_group(plan.exchange, available)
     decision = plan.decision
     check_links(decision.links, workers, available)
     assert decision.verdicts.shape == decision.link_time.shape == (len(decision.links),)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from fedhp.algorithms import Algorithm, AsyncAlgorithm, Federation, Observation, load_algorithm
+from fedhp.exchange import DirectedMixing, NeighborMixing
 from fedhp.graph import base_topology, mixing_weights
 from fedhp.timing import Network
-from fedhp.types import IntArray, NeighborMixing, PeerScoring, Plan, Reports
+from fedhp.types import IntArray, Plan, Reports
 
 WORKERS = 10_000
 PAIRS = 8 * WORKERS**2  # bytes of one array of all pairs
@@ -48,8 +49,12 @@ def reports_of(round_index: int, plan: Plan | None) -> Reports:
     selected: IntArray = np.empty((WORKERS, 0), dtype=np.int64)
     if plan is not None and isinstance(plan.exchange, NeighborMixing):
         links = plan.exchange.topology.links
-    if plan is not None and isinstance(plan.exchange, PeerScoring):
-        selected = plan.exchange.candidates[:, : plan.exchange.keep]
+    if (
+        plan is not None
+        and isinstance(plan.exchange, DirectedMixing)
+        and plan.exchange.score is not None
+    ):
+        selected = plan.exchange.sources[:, : plan.exchange.score.keep]
     return Reports(
         round_index=round_index,
         step_time=rng.uniform(0.03, 0.3, WORKERS),

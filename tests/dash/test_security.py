@@ -321,6 +321,16 @@ def test_a_bad_token_file_is_refused(tmp_path: Path, content: str, mode: int, wo
     assert words in str(caught.value)
 
 
+def test_a_token_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    for problem in ("No such file", "can't decode"):
+        with pytest.raises(ConfigError, match=f"cannot be read: .*{problem}") as caught:
+            read_token(file)
+        assert caught.value.key == "--token-file"
+        file.touch(0o600)
+        file.write_bytes(b"long-enough-token\xff")
+
+
 def test_a_good_token_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.touch(0o600)

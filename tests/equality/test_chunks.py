@@ -20,8 +20,8 @@ def test_one_executor_or_two_share_the_chunks(
     results = []
     for executors in (1, 2):
         engine = LocalExecutor(prepared_of(algorithm, MANY, {"executors": executors}))
-        assert engine.shard.stack is not None
-        assert engine.shard.stack.chunk(engine.prepared.device) == 5
+        assert engine.shard.rows.stack is not None
+        assert engine.shard.rows.stack.chunk(engine.prepared.device) == 5
         assert engine.prepared.executors == executors
         results.append(bits(carry_out(engine)))
     assert results[0] == results[1]

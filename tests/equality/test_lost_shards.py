@@ -15,7 +15,8 @@ from fedhp.engine.executor import Pending, ShardLost
 from fedhp.engine.local import LocalExecutor, LocalShards
 from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.runs.run import loop_of
-from fedhp.engine.shard import Shard
+from fedhp.engine.shard.shard import Shard
+from fedhp.engine.shard.turns import Turns
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.learn.evaluate import ModelScore
 from fedhp.record.tensors import Arrays
@@ -23,6 +24,7 @@ from fedhp.types import IntArray
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 SHORT: dict[str, Any] = {
     "workers": 3,
@@ -48,13 +50,13 @@ class Fragile(LocalShards):
     def submit(
         self,
         shard: int,
-        method: Callable[Concatenate[Shard, P], T],
+        method: Callable[Concatenate[S, P], T],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         # The first snapshots are taken before the first round.
-        self.armed = self.armed or method is not Shard.snapshot
+        self.armed = self.armed or method is not Turns.snapshot
         fatal = self._fatal()
         if fatal and not self.late:
             raise ShardLost

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedhp.config import Experiment, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.engine.executor import StateLost
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import ConfigError
@@ -70,9 +71,9 @@ def experiment(algorithm: str, engine: str, **more: Any) -> Experiment:
     return parse({**tables, **more})
 
 
-def digest(settings: Experiment, folder: Path, *, source: str = "") -> str:
+def digest(settings: Experiment, folder: Path) -> str:
     """Carry the run out; the hash of all its numbers."""
-    for _ in start_run(settings, folder, source=source).rounds():
+    for _ in start_run(settings, folder).rounds():
         pass
     with RunReader(folder) as run:
         assert run.meta("status") == "finished"
@@ -196,9 +197,9 @@ def test_the_same_bits_when_models_are_disturbed(
 @NEEDS_RAY
 @pytest.mark.parametrize("algorithm", ["push_sum:SGP", "push_sum:Tracking"])
 def test_the_same_bits_with_what_travels_along(algorithm: str, tmp_path: Path) -> None:
-    source = str(Path(__file__).parents[2] / "examples/push_sum.toml")
+    origins = Origins.of_file(Path(__file__).parents[2] / "examples/push_sum.toml")
     local, remote = (
-        digest(experiment(algorithm, engine), tmp_path / engine, source=source)
+        digest(experiment(algorithm, engine).with_origins(origins), tmp_path / engine)
         for engine in ("local", "ray")
     )
     assert local == remote

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedhp
-from fedhp.algorithms import Federation, Observation
+from fedhp.algorithms import Federation, Observation, Traits
 from fedhp.algorithms.dpsgd import RingState
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import verify
@@ -19,11 +19,12 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import prepare
 from fedhp.engine.replay.whatif import whatif
-from fedhp.engine.runs.run import start_run
+from fedhp.engine.runs.run import loop_of, start_run
 from fedhp.errors import ConfigError
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import among
 from fedhp.record.reader import RunReader
-from fedhp.types import Decision, LinkVerdict, NeighborMixing, Plan, Reports
+from fedhp.types import Decision, LinkVerdict, Plan, Reports
 
 CHANGING: dict[str, dict[str, Any]] = {
     "one_peer_exponential": {},
@@ -249,7 +250,7 @@ def test_what_would_have_no_effect_or_fall_apart_is_refused(
 class Follower:
     """An algorithm of one's own that mixes on the topology of the round."""
 
-    changing_topology = True
+    traits = Traits(follows_changes=True)
 
     def start(self, federation: Federation) -> RingState:
         return RingState(np.arange(federation.workers), 2)
@@ -273,7 +274,7 @@ class Follower:
 class Stubborn(Follower):
     """It does not say that it follows."""
 
-    changing_topology = False
+    traits = Traits()
 
 
 def test_an_own_algorithm_follows_a_topology_if_it_says_so(tmp_path: Path) -> None:
@@ -290,11 +291,24 @@ def test_an_own_algorithm_follows_a_topology_if_it_says_so(tmp_path: Path) -> No
         assert run.array("rounds", "clock").tolist() == own.tolist()
     with pytest.raises(ConfigError, match="changes over rounds") as caught:
         prepare(experiment(f"{__name__}:Stubborn", "base_k", {}, workers=5))
-    assert "changing_topology = True" in str(caught.value)
+    assert "traits = Traits(follows_changes=True)" in str(caught.value)
 
 
 def test_algorithms_with_their_own_links_run_beside_any_topology() -> None:
-    for algorithm in ("fedhp_plus", "free_links"):
-        prepare(experiment(algorithm, "base_k", {}))
-    prepare(experiment("dpsgd", "base_k", {}, algorithm={"neighbors": "ring"}))
-    prepare(experiment("dpsgd", "star", {}, world={"away_probability": 0.1}))
+    own: dict[str, dict[str, Any]] = {
+        "fedhp_plus": {},
+        "free_links": {},
+        "dpsgd": {"neighbors": "ring"},
+    }
+    for algorithm, settings in own.items():
+        rounds = {}
+        for topology in ("base_k", "full"):
+            given = experiment(algorithm, topology, {}, rounds=3, algorithm=settings)
+            engine = LocalExecutor(prepare(given))
+            records = list(loop_of(engine).rounds())
+            rounds[topology] = [(record.clock, record.links.tolist()) for record in records]
+            engine.close()
+        assert rounds["base_k"] == rounds["full"], algorithm
+        assert len(rounds["full"]) == 3
+    with_absences = prepare(experiment("dpsgd", "star", {}, world={"away_probability": 0.1}))
+    assert with_absences.federation.base_topology.degrees.tolist() == [7] + [1] * 7

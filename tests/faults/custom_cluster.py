@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.namespaces import Net, enter
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment
@@ -139,7 +139,7 @@ class CustomCluster:
 
     def note(self, kind: str, targets: list[str]) -> None:
         """Note a fault for the checker."""
-        self.faults.note("fault", {"kind": kind, "target": targets})
+        self.faults.append("fault", {"kind": kind, "target": targets})
 
     def log(self, name: str) -> str:
         """The end of a process's log."""

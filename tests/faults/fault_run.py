@@ -114,7 +114,7 @@ class FaultRun:
 
     def note(self, kind: str, target: str | list[str]) -> float:
         """Note a fault for the checker; returns its time."""
-        self.faults.note("fault", {"kind": kind, "target": target})
+        self.faults.append("fault", {"kind": kind, "target": target})
         return time.time()
 
     def start(self, **failpoints: str) -> None:

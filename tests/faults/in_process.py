@@ -11,7 +11,8 @@ from typing import Any
 
 from faults.scripted import ScriptedWorker
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
-from fedhp.cluster.coordinator.state import CoordinatorState, Phase
+from fedhp.cluster.coordinator.phase import Phase
+from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList
@@ -110,7 +111,7 @@ class InProcessFederation:
 
 
 def _is_serving(state: CoordinatorState | None) -> bool:
-    return state is not None and state.phase is not Phase.STARTING
+    return state is not None and state.phase.current is not Phase.STARTING
 
 
 async def _coordinate(coordinator: Coordinator, ledger: LocalLedger) -> None:

@@ -137,6 +137,6 @@ async def run_offline(
     try:
         await asyncio.gather(rounds.run(), *(worker.live() for worker in workers))
     finally:
-        state.record.close()
+        state.context.record.close()
         coordinator.history.close()
     return state

@@ -19,7 +19,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Guard, Refused
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.leader_proof import new_nonce
 from fedhp.cluster.security.tls import open_channel
@@ -119,7 +119,7 @@ class ScriptedWorker:
         self.guard.obey(reply.epoch)
         self.run, self.epoch, self.worker = reply.run, reply.epoch, reply.worker
         self.beat_seconds = reply.beat_seconds
-        self.history.note("join", {"run": self.run, "epoch": self.epoch, "worker": self.worker})
+        self.history.append("join", {"run": self.run, "epoch": self.epoch, "worker": self.worker})
 
     async def _beat(self) -> None:
         while True:
@@ -147,13 +147,13 @@ class ScriptedWorker:
         kind, committed = order.WhichOneof("what"), Attempt.from_wire(order.committed)
         about = Attempt.from_order(order)
         self.orders.append((kind, about))
-        self.history.note("order", {"kind": kind, **about.to_facts()})
+        self.history.append("order", {"kind": kind, **about.to_facts()})
         if self.mixed == committed and self.model != committed:
             self.model = committed
-            self.history.note("advanced", committed.to_facts())
+            self.history.append("advanced", committed.to_facts())
         if kind == "catch_up":
             self.model = committed
-            self.history.note("caught_up", {**committed.to_facts(), "peer": "anyone"})
+            self.history.append("caught_up", {**committed.to_facts(), "peer": "anyone"})
         if kind == "work":
             await self._work(about, order.work)
         elif self.uninvited and kind == "wait":
@@ -169,10 +169,10 @@ class ScriptedWorker:
     async def _work(self, attempt: Attempt, work: wire.Work) -> None:
         self.attempt = attempt
         await emulate_work(work.local_steps * self.step_seconds)
-        self.history.note("trained", {**attempt.to_facts(), "steps": work.local_steps})
+        self.history.append("trained", {**attempt.to_facts(), "steps": work.local_steps})
         report = self._made_up(attempt, [peer.worker for peer in work.peers])
         self.mixed = attempt
-        self.history.note("mixed", {**attempt.to_facts(), "digest": report.digest.hex()})
+        self.history.append("mixed", {**attempt.to_facts(), "digest": report.digest.hex()})
         for _ in range(self.times):
             await self._report(attempt, report)
 
@@ -180,7 +180,7 @@ class ScriptedWorker:
         report.envelope.CopyFrom(self.envelope(attempt))
         receipt = await self.call("Report", report, seconds=limits.REPORT_SECONDS)
         self.receipts.append(receipt)
-        self.history.note("reported", {**attempt.to_facts(), "accepted": receipt.accepted})
+        self.history.append("reported", {**attempt.to_facts(), "accepted": receipt.accepted})
 
     def _made_up(self, attempt: Attempt, peers: Any) -> wire.RoundReport:
         text = f"{self.identity.name} {attempt}"

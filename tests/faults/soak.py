@@ -33,7 +33,7 @@ from faults.soak_report import (
 from fedhp.cluster.audit.invariants import check_invariants, longest_pause
 from fedhp.cluster.audit.merge import gather
 from fedhp.cluster.audit.verify import verify
-from fedhp.cluster.coordinator.leadership import read_announcement
+from fedhp.cluster.coordinator.process.announcements import read_announcement
 from fedhp.cluster.history import events_in
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import operator

@@ -389,6 +389,25 @@ def test_with_group_averages_everyone_continues_from_its_own_last_round(tmp_path
     assert broken_rules(run, tmp_path) == set()
 
 
+def test_an_order_to_wait_need_not_name_an_attempt_that_was_begun(tmp_path: Path) -> None:
+    run = good()
+    run.note("w1", "order", kind="wait", epoch=1, round=3, attempt=0)
+    run.note("w1", "order", kind="wait", epoch=0, round=0, attempt=0)
+    run.round()
+    assert broken_rules(run, tmp_path) == set()
+
+
+def test_without_rounds_nobody_is_late_to_take_part(tmp_path: Path) -> None:
+    for asynchronous in (False, True):
+        run = InventedRun()
+        run.lead(1, asynchronous=asynchronous)
+        run.round()
+        not_taken_back(run)
+        folder = tmp_path / str(asynchronous)
+        folder.mkdir()
+        assert ("return" in broken_rules(run, folder)) is not asynchronous
+
+
 def test_a_worker_that_went_again_need_not_take_part(tmp_path: Path) -> None:
     run = good()
     run.round([0, 1])

@@ -56,7 +56,7 @@ def informed(federation: InProcessFederation) -> set[int]:
     """Who knows of the end, by the last coordinator."""
     assert federation.coordinator is not None
     assert federation.coordinator.state is not None
-    return federation.coordinator.state.informed
+    return federation.coordinator.state.members.informed
 
 
 def quick() -> dict[str, float]:
@@ -98,7 +98,7 @@ def test_a_worker_that_was_gone_is_waited_for_by_the_next_coordinator(
             assert "have not said that they know it: w1;" in caplog.text
 
             state = await federation.start_coordinator()
-            assert [member.name for member in state.uninformed()] == ["w1"]
+            assert [member.name for member in state.members.uninformed()] == ["w1"]
             again = federation.start_worker("w1")
             await until(lambda: again.orders)
             assert [kind for kind, _ in again.orders] == ["finished"]

@@ -15,9 +15,10 @@ from faults.in_process import InProcessFederation, experiment, in_process_federa
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
+from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
-from fedhp.cluster.coordinator.state import CoordinatorState
+from fedhp.cluster.coordinator.state import CoordinatorState, LeadingProcess
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
@@ -132,7 +133,7 @@ def one_of_two_dies(certificates: Path, folder: Path) -> None:
             await until(lambda: any(kind == "work" for kind, _ in slow.orders))
             await until(lambda: federation.workers["w0"].receipts)
             await federation.stop_worker("w1")
-            await until(lambda: coordinator.round_index or "at least" in coordinator.why)
+            await until(lambda: coordinator.round_index or "at least" in coordinator.phase.why)
             federation.start_worker("w1")
             await federation.finish()
 
@@ -182,16 +183,10 @@ def leading(folder: Path, *, dead_after: float) -> Iterator[CoordinatorState]:
     history = History(folder, "boss")
     record = RunRecordWriter.open(folder, committed, asynchronous=False)
     try:
-        yield CoordinatorState(
-            committed.experiment,
-            run=committed.run,
-            conductor=Conductor(settings, epoch=1),
-            planner=None,
-            model_bytes=0,
-            record=record,
-            history=history,
-            leads=lambda: True,
+        context = LeaderContext(
+            committed.experiment, Conductor(settings, epoch=1), record=record, history=history
         )
+        yield CoordinatorState(context, committed, LeadingProcess(leads=lambda: True))
     finally:
         record.close()
         history.close()
@@ -213,10 +208,10 @@ def test_a_worker_that_is_silent_may_still_hear_that_the_run_is_over(tmp_path: P
         now = time.monotonic()
         for name, silent in (("w0", 0.0), ("w1", 30.0), ("w2", 90.0)):
             state.conductor.join(name, "h:1", incarnation=1, models=(), now=now - silent)
-        assert [member.name for member in state.alive()] == ["w0"]
-        assert [member.name for member in state.expected_back()] == ["w0", "w1"]
-        state.conductor.leave(state.conductor.members[1])
-        assert [member.name for member in state.expected_back()] == ["w0"]
+        assert [member.name for member in state.conductor.alive(now)] == ["w0"]
+        assert [member.name for member in state.members.expected_back(now)] == ["w0", "w1"]
+        state.conductor.members[1].leave()
+        assert [member.name for member in state.members.expected_back(now)] == ["w0"]
 
 
 @pytest.mark.parametrize("reason", ["joined", "doubled", "participant", "full", "attempt"])

@@ -14,7 +14,7 @@ import pytest
 
 from faults.scripted import ScriptedWorker
 from fedhp.cluster.audit.invariants import check_invariants
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import processes
 from fedhp.cluster.ops.processes import ProcessEnvironment

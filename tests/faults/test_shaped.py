@@ -19,10 +19,9 @@ from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.config import Experiment, parse
-from fedhp.engine.accounting import _slowest_pull
-from fedhp.engine.context import planning_context
 from fedhp.record.reader import RunReader
-from fedhp.timing import slowest_link
+from fedhp.rounds.context import planning_context
+from fedhp.timing import slowest_link, slowest_pull
 from fedhp.types import FloatArray
 
 MEGABITS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
@@ -104,7 +103,7 @@ def predicted(experiment: Experiment, done: CommittedRound, *, model_bits: float
     compute = world.compute_times(done.local_steps, done.attempt.round_index, time=0.0)
     transfers = np.bincount(done.links.ravel(), minlength=experiment.workers)
     times = world.network(0.0).link_time(done.links, transfers)
-    slowest = _slowest_pull if done.directed else slowest_link
+    slowest = slowest_pull if done.directed else slowest_link
     return float((compute + slowest(experiment.workers, done.links, times)).max())
 
 

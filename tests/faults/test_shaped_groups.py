@@ -21,17 +21,17 @@ import pytest
 from faults.custom_cluster import COORDINATOR, CustomCluster
 from faults.namespaces import Net, needs_namespaces
 from faults.test_shaped import MEGABITS, OFF_BY, settings
-from fedhp.algorithms.group_tree import group_time, link_bytes
 from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_rounds
 from fedhp.cluster.audit.invariants import GRACE, check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.audit.verify import verify
 from fedhp.config import Experiment, parse, to_tables
-from fedhp.engine.context import planning_context
+from fedhp.exchange import GroupAverage
 from fedhp.record.reader import RunReader
+from fedhp.rounds.context import planning_context
 from fedhp.seeds import Purpose, generator
 from fedhp.tables import merge_tables
-from fedhp.types import FloatArray, GroupAverage
+from fedhp.types import FloatArray
 from waiting import let_fault_last, wait_until
 
 ROUNDS = 20
@@ -113,7 +113,7 @@ def test_the_consensus_has_the_bits_of_the_simulation(ran: Ran) -> None:
 def test_the_simulator_predicts_the_rounds(ran: Ran, record_property: Any) -> None:
     network = planning_context(ran.experiment, model_bits=ran.model_bits).world.network(0.0)
     predicted = np.array(
-        [group_time(group, network) + deadline for _, group, deadline in averages(ran)]
+        [group.transfer_time(network) + deadline for _, group, deadline in averages(ran)]
     )
     real = np.array([done.round_time for done, _, _ in averages(ran)])
     errors = np.abs(predicted - real) / real
@@ -146,7 +146,7 @@ def test_nobody_sends_more_than_its_degree_times_a_fragment(ran: Ran, record_pro
             links = reader.table("links", round_index=done.attempt.round_index)
             used = np.array(links["used"], dtype=np.bool_)
             measured = np.array(links["bytes"])[used]
-            planned = link_bytes(group, ran.model_bits)
+            planned = group.link_bytes(ran.model_bits)
             np.testing.assert_array_equal(done.links, group.links)
             ratios.extend((measured / planned).tolist())
     record_property(

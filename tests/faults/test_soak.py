@@ -130,7 +130,7 @@ def test_samples_are_kept_in_a_file(tmp_path: Path) -> None:
 def test_what_is_measured_of_a_folder(tmp_path: Path) -> None:
     history = History(tmp_path, "c0")
     for number in range(1, 2000):
-        history.note("commit", {"round": number, "attempt": 1, "epoch": 1})
+        history.append("commit", {"round": number, "attempt": 1, "epoch": 1})
     history.close()
     assert last_commit(tmp_path / "history-c0.jsonl") == 1999
     assert last_commit(tmp_path / "history-c1.jsonl") == 0

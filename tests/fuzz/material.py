@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import nn
-from fedhp.types import Dataset, Decision, NeighborMixing, Plan, Topology
+from fedhp.exchange import NeighborMixing
+from fedhp.types import Dataset, Decision, Plan, Topology
 
 if TYPE_CHECKING:
     from nowhere import Unknown

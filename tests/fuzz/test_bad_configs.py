@@ -11,6 +11,7 @@ import tomli_w
 
 from fedhp.cli import call
 from fedhp.config import parse
+from fedhp.config.origins import Origins
 from fedhp.engine.prepare import prepare
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, FedhpError
@@ -48,7 +49,7 @@ def _no_data_around(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def raised_error(case: Case, source: str) -> FedhpError | None:
     """The error of checking a case."""
     try:
-        try_algorithm(prepare(parse(case.tables, source=source), source=source), source=source)
+        try_algorithm(prepare(parse(case.tables, origins=Origins.of_file(source))))
     except FedhpError as error:
         return error
     return None

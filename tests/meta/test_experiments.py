@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedhp.algorithms import load_algorithm
-from fedhp.config import load
+from fedhp.config import Draft, load
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.campaign import plan_cells
 from fedhp.engine.trial import try_algorithm
-from fedhp.tables import read_toml
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted([*ROOT.glob("experiments/*.toml"), *ROOT.glob("examples/*.toml")])
@@ -26,14 +25,7 @@ def test_there_are_some() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.name))
 def test_it_is_a_valid_experiment(file: Path, tmp_path: Path) -> None:
     experiment = load(file)
-    cells = plan_cells(
-        read_toml(file),
-        overrides=[],
-        algorithms=None,
-        seeds=None,
-        out=tmp_path,
-        source=str(file),
-    )
+    cells = plan_cells(Draft.read(file), overrides=[], algorithms=None, seeds=None, out=tmp_path)
     expected = len(experiment.compare.algorithms) * len(experiment.compare.seeds)
     assert len({cell.folder for cell in cells}) == len(cells) == expected
     for cell in cells:
@@ -48,5 +40,4 @@ def test_it_is_a_valid_experiment(file: Path, tmp_path: Path) -> None:
     ids=lambda file: str(file.name),
 )
 def test_it_passes_the_gate(file: Path) -> None:
-    source = str(file)
-    try_algorithm(prepare(load(file), source=source), source=source)
+    try_algorithm(prepare(load(file)))

@@ -33,6 +33,8 @@ PUBLIC = [
     "Dataset",
     "Decision",
     "DirectedMixing",
+    "DisjointGroups",
+    "ExchangeSequence",
     "Experiment",
     "Federation",
     "FedhpError",

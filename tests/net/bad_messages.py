@@ -352,7 +352,7 @@ ENVELOPES = [
 ]
 WORKERS = [
     Bad("an address without a port", "Join", "address", put("address", "node-a")),
-    Bad("a join that cannot be answered", "Join", "version", put("nonce", b"")),
+    Bad("a join that cannot be answered", "Join", "size", put("nonce", b"")),
     Bad("a short nonce", "Join", "size", put("nonce", bytes(15))),
     Bad("no address", "Join", "address", put("address", "")),
     Bad("port 0", "Join", "address", put("address", "node-a:0")),

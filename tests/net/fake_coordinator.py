@@ -14,23 +14,20 @@ import tomli_w
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.wire_pb2_grpc import (
-    CoordinatorServicer,
-    add_CoordinatorServicer_to_server,
-)
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.tls import peer_of, server_credentials
 from fedhp.config import Experiment, to_tables
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import mixing_weights
-from fedhp.types import NeighborMixing
+from net.servicers import add_service
 
 RUN = "0123456789abcdef" * 2
 SOON = 20.0  # s; nothing in these tests takes longer
 BEAT = 0.05  # s between two heartbeats of a worker
 
 
-class FakeCoordinator(CoordinatorServicer):
+class FakeCoordinator:
     """Answers Next with the orders of the test; records everything that workers send."""
 
     def __init__(
@@ -66,7 +63,7 @@ class FakeCoordinator(CoordinatorServicer):
         import grpc.aio  # after fedhp.cluster, which tells it to speak TLS 1.3 alone
 
         self._server = grpc.aio.server(options=limits.CONNECTION_OPTIONS)
-        add_CoordinatorServicer_to_server(self, self._server)
+        add_service(self._server, self)
         self.identity = identity = load_identity(self.certificates, self.name)
         port = self._server.add_secure_port("127.0.0.1:0", server_credentials(identity))
         await self._server.start()
@@ -206,13 +203,15 @@ class FakeCoordinator(CoordinatorServicer):
         assert request.step_time > 0
         self.asked[name] += 1
         self.surveyed[name].extend(request.surveyed)
+        receipt = None
+        if request.HasField("report"):
+            receipt = self.receipt(request.report)
+            self._reports[name].put_nowait(request.report)
         await self._notify()
-        return await self._orders[name].get()
-
-    async def Report(self, request: wire.RoundReport, context: Any) -> wire.Receipt:
-        receipt = self.receipt(request)
-        self._reports[peer_of(context).name].put_nowait(request)
-        return receipt
+        order = await self._orders[name].get()
+        if receipt is not None:
+            order.receipt.CopyFrom(receipt)
+        return order
 
     async def Beat(self, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
         name = peer_of(context).name

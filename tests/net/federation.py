@@ -18,10 +18,10 @@ from fedhp.cluster.history import read_history
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 from fedhp.config import Experiment, parse
 from fedhp.engine.local import LocalExecutor
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import topology_from
 from fedhp.record.tensors import read_tensors
 from fedhp.tables import merge_tables
-from fedhp.types import NeighborMixing
 from net.fake_coordinator import FakeCoordinator
 
 
@@ -98,7 +98,9 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 def digests(engine: LocalExecutor) -> list[bytes]:
     """Digests of the models that all workers have now in the simulation."""
     width = engine.prepared.layout.mixed
-    return [hashlib.sha256(row[:width].numpy().tobytes()).digest() for row in engine.shard.models]
+    return [
+        hashlib.sha256(row[:width].numpy().tobytes()).digest() for row in engine.shard.rows.models
+    ]
 
 
 def line(workers: int) -> NeighborMixing:

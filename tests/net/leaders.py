@@ -54,7 +54,7 @@ class Leader:
         )
         self._record = RunRecordWriter.open(self.folder, content, asynchronous=False)
         self._history = History(self.folder, self.name)
-        self._history.note(
+        self._history.append(
             "lead",
             {
                 "run": run,
@@ -66,7 +66,7 @@ class Leader:
         )
         for worker in joined or range(WORKERS):
             self._record.note_samples(worker, 100 + worker)
-            self._history.note("join", {"worker": worker, "name": f"w{worker}"})
+            self._history.append("join", {"worker": worker, "name": f"w{worker}"})
         if committed == INITIAL:
             self._record.note_model(4000)
         return self
@@ -76,14 +76,14 @@ class Leader:
         for index in range(first, last + 1):
             facts = self.write(round_record(index))
             for worker in range(WORKERS):
-                self._history.note("report", {**facts, "worker": worker, "digest": f"{worker}"})
-            self._history.note("commit", {**facts, "reported": list(range(WORKERS))})
+                self._history.append("report", {**facts, "worker": worker, "digest": f"{worker}"})
+            self._history.append("commit", {**facts, "reported": list(range(WORKERS))})
         return self
 
     def write(self, record: RoundRecord) -> dict[str, int]:
         """A round on record, without a commit."""
         facts = {"epoch": self.epoch, "round": record.round_index, "attempt": 1}
-        self._history.note(
+        self._history.append(
             "attempt", {**facts, "participants": list(range(WORKERS)), "deadline": 5.0}
         )
         self._record.write(record)
@@ -91,7 +91,7 @@ class Leader:
 
     def finish(self, status: str = "finished") -> Leader:
         """The run is over."""
-        self._history.note("finished", {"round": ROUNDS, "why": "done"})
+        self._history.append("finished", {"round": ROUNDS, "why": "done"})
         self._record.finish(status)
         return self.end()
 

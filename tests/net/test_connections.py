@@ -12,8 +12,8 @@ import pytest
 
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.worker import peer_client
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import topology_from
-from fedhp.types import NeighborMixing
 from net.federation import Federation, experiment, run, start_federation
 from net.identities import make_certificates
 from waiting import wait_until_async

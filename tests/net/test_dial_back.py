@@ -12,19 +12,17 @@ import pytest
 
 from attacks.places import Place, worker
 from faults.in_process import experiment, in_process_federation, run, until
-from fedhp.cluster.coordinator import dial_back
-from fedhp.cluster.coordinator.dial_back import DialBacks, caller_address, source_of
+from fedhp.cluster.coordinator.members import dial_back
+from fedhp.cluster.coordinator.members.dial_back import DialBacks, caller_address, source_of
 from fedhp.cluster.ops import operator, reach
 from fedhp.cluster.ops.check import Check
 from fedhp.cluster.ops.doctor import DoctorOptions, run_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.guard import Envelopes, Refused
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
-from net.fake_coordinator import FakeCoordinator
-from net.federation import experiment as worker_experiment
 
 HERE = ipaddress.ip_address("10.0.0.7")
 LOCAL = ipaddress.ip_address("127.0.0.1")
@@ -202,25 +200,6 @@ def test_without_members_the_coordinator_tries_it(certificates: Path, tmp_path: 
     run(scenario())
 
 
-def test_an_old_coordinator_cannot_test_it(certificates: Path) -> None:
-    """As one of release 0.1, which does not know the call."""
-
-    async def scenario() -> None:
-        async with FakeCoordinator(worker_experiment(), certificates) as old:
-            test = reach.ReachTest(
-                operator.Target(old.address, certificates, "w1"), "127.0.0.1:0", None
-            )
-            status = operator.LeaderStatus(
-                wire.StatusReply(), operator.CoordinatorAddress(old.address)
-            )
-            identity = load_identity(certificates, "w1")
-            (check,) = await asyncio.to_thread(reach.check_reach, test, identity, status)
-            assert check.verdict == "warning"
-            assert "too old to test" in check.message
-
-    run(scenario())
-
-
 def test_who_may_ask(certificates: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with in_process_federation(experiment(), certificates, tmp_path) as federation:
@@ -229,7 +208,7 @@ def test_who_may_ask(certificates: Path, tmp_path: Path) -> None:
             await until(lambda: state.conductor.by_name("w2"))
             member = state.conductor.by_name("w2")
             assert member is not None
-            state.remove(member, "it was bad")
+            state.admission.remove(member, "it was bad")
 
             async def refusal(name: str, address: str) -> str:
                 identity = load_identity(certificates, name)

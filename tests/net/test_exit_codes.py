@@ -17,9 +17,9 @@ import grpc.aio
 import pytest
 
 from fedhp.cli import call as main
-from fedhp.cluster.coordinator import leadership
 from fedhp.cluster.coordinator.coordinator import Coordinator
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings, coordinate
+from fedhp.cluster.coordinator.process import leadership
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings, coordinate
 from fedhp.cluster.ledger.base import Unreachable
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.ops import processes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ from fedhp.cluster.audit.invariants import check_invariants, find_pauses
 from fedhp.cluster.coordinator import coordinator as coordinator_module
 from fedhp.cluster.coordinator.conductor import MemberStatus
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.phase import Phase
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
-from fedhp.cluster.coordinator.state import CoordinatorState, Phase
+from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.worker import model_store
@@ -89,7 +91,7 @@ def test_a_full_disk_pauses_the_run_and_the_same_round_goes_on(
                 federation.start_worker(name)
             await until(lambda: leader.round_index >= 2)
             disk.full = True
-            await until(lambda: leader.phase is Phase.PAUSED)
+            await until(lambda: leader.phase.current is Phase.PAUSED)
             before, running = leader.round_index, leader.conductor.running
             reply = CoordinatorHandlers(leader).status()
             assert reply.state == "paused"
@@ -98,14 +100,15 @@ def test_a_full_disk_pauses_the_run_and_the_same_round_goes_on(
             # Longer than any deadline of this run: nobody is blamed for it.
             await let_the_pause_last(leader, beats=5)
             assert leader.round_index == before
-            statuses = {leader.status_of(member) for member in leader.conductor.members.values()}
+            now, members = time.monotonic(), leader.conductor.members.values()
+            statuses = {leader.members.status_of(member, now=now) for member in members}
             assert statuses == {MemberStatus.READY}
             assert leader.conductor.running is running
             disk.full = False
             await until(lambda: leader.round_index >= before + 2)
-            assert leader.phase is Phase.RUNNING
+            assert leader.phase.current is Phase.RUNNING
             assert not any(member.misses for member in leader.conductor.members.values())
-            leader.stop("stopped by the operator")
+            leader.phase.stop("stopped by the operator")
             await federation.finish()
 
     run(scenario())
@@ -125,10 +128,10 @@ def test_a_disk_that_is_full_before_the_first_round(
             leader = await federation.start_coordinator()
             disk.full = True
             federation.start_worker("w0")
-            await until(lambda: leader.phase is Phase.PAUSED)
-            assert f"disk full at {tmp_path}" in leader.why
+            await until(lambda: leader.phase.current is Phase.PAUSED)
+            assert f"disk full at {tmp_path}" in leader.phase.why
             disk.full = False
-            await until(lambda: leader.phase is Phase.GATHERING)
+            await until(lambda: leader.phase.current is Phase.GATHERING)
             for name in ("w1", "w2"):
                 federation.start_worker(name)
             await federation.finish()
@@ -147,7 +150,7 @@ async def let_the_pause_last(leader: CoordinatorState, *, beats: int) -> None:
                 member.seen > seen[member.worker] for member in leader.conductor.members.values()
             )
         )
-    assert leader.phase is Phase.PAUSED
+    assert leader.phase.current is Phase.PAUSED
 
 
 def test_a_disk_that_is_broken_and_not_full_ends_the_run(
@@ -209,15 +212,15 @@ def test_a_real_disk_that_fills_up(
                 federation.start_worker(name)
             await until(lambda: leader.round_index >= 2)
             filler = fill(small_disk)
-            await until(lambda: leader.phase is Phase.PAUSED)
-            assert f"disk full at {folder}" in leader.why
+            await until(lambda: leader.phase.current is Phase.PAUSED)
+            assert f"disk full at {folder}" in leader.phase.why
             before = leader.round_index
             await let_the_pause_last(leader, beats=2)
             federation.start_worker("w2")  # a join is written, too
             await until(lambda: len(leader.conductor.members) == 3)
             filler.unlink()
             await until(lambda: leader.round_index >= before + 2)
-            leader.stop("stopped by the operator")
+            leader.phase.stop("stopped by the operator")
             await federation.finish()
 
     run(scenario())
@@ -229,10 +232,10 @@ def test_a_history_keeps_its_lines_until_there_is_space(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = History(small_disk, "boss")
-    history.note("first", {})
+    history.append("first", {})
     filler = fill(small_disk)
     for number in range(100):
-        history.note("more", {"number": number, "text": "x" * 100})
+        history.append("more", {"number": number, "text": "x" * 100})
     with pytest.raises(StorageFull, match="history"):
         history.flush()
     filler.unlink()

@@ -147,7 +147,7 @@ def test_workers_histories_come_along_and_names_do_not_clash(tmp_path: Path) -> 
     state = tmp_path / "workers" / "w0"  # a worker that stood by, and led
     second = Leader(state / "coordinator", "w0").lead(8, first.at(3)).rounds(4, 6).finish()
     history = History(state, "w0")
-    history.note("join", {"run": RUN, "epoch": 3, "worker": 0})
+    history.append("join", {"run": RUN, "epoch": 3, "worker": 0})
     history.close()
     idle = tmp_path / "idle"
     idle.mkdir()

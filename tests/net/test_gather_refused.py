@@ -79,7 +79,7 @@ def another_run(folder: Path) -> list[Path]:
 def a_worker_of_another_run(folder: Path) -> list[Path]:
     (folder / "w").mkdir()
     history = History(folder / "w", "w1")
-    history.note("join", {"run": "b" * 32, "epoch": 3, "worker": 1})
+    history.append("join", {"run": "b" * 32, "epoch": 3, "worker": 1})
     history.close()
     return [folder / "c0", folder / "c1", folder / "w"]
 

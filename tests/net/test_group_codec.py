@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhp.algorithms.group_tree import CHUNKS
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
@@ -33,10 +32,11 @@ from fedhp.cluster.worker.tree_node import (
     OpenAverage,
     TreeNode,
 )
+from fedhp.exchange import GroupAverage
+from fedhp.exchange.group import CHUNKS
 from fedhp.learn.group import group_step
 from fedhp.learn.group_state import Columns
 from fedhp.timing import INT8_BLOCK
-from fedhp.types import GroupAverage
 
 ATTEMPT = Attempt(1, 5, 1)
 TRAINED, PLAIN = 5000, 37

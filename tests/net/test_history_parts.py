@@ -34,7 +34,7 @@ def write(run: InventedRun, folder: Path) -> Path:
     for who, lines in run.files.items():
         history = History(folder, who)
         for line in lines:
-            history.note(line["event"], line)
+            history.append(line["event"], line)
         history.close()
     return folder
 
@@ -48,7 +48,7 @@ def test_parts_are_read_in_their_order(tmp_path: Path) -> None:
     for _ in range(2):  # also by the next process of this name
         history = History(tmp_path, "boss")
         for number in range(300):
-            history.note("counted", {"number": number})
+            history.append("counted", {"number": number})
         history.close()
     file = tmp_path / "history-boss.jsonl"
     assert len(history_parts(file)) > 11
@@ -109,7 +109,7 @@ def test_the_oldest_part_is_dropped_and_the_audit_says_so(
     assert check_invariants(tmp_path, rounds=300) == []
     # What is left is still checked.
     history = History(tmp_path, "other")
-    history.note("commit", {**run.begin(), "reported": [0]})
+    history.append("commit", {**run.begin(), "reported": [0]})
     history.close()
     assert check_invariants(tmp_path) != []
 
@@ -133,9 +133,9 @@ def test_part_zero_stands_for_parts_that_a_kill_left(
     small_parts.setattr(histories, "PARTS", 2)
     small_parts.setattr(Path, "unlink", lambda _: None)
     history = History(tmp_path, "boss")
-    history.note("lead", {})
+    history.append("lead", {})
     for number in range(200):
-        history.note("counted", {"number": number})
+        history.append("counted", {"number": number})
     history.close()
     lines = list(read_history(tmp_path / "history-boss.jsonl"))
     numbers = [line["number"] for line in lines if line["event"] == "counted"]
@@ -154,7 +154,7 @@ def test_a_full_disk_does_not_lose_lines_while_a_part_begins(
     small_parts.setattr(histories.os, "rename", no_space)  # type: ignore[attr-defined]
     history = History(tmp_path, "boss")
     for number in range(300):
-        history.note("counted", {"number": number})
+        history.append("counted", {"number": number})
     history.close()
     file = tmp_path / "history-boss.jsonl"
     assert history_parts(file) == [file]
@@ -165,12 +165,12 @@ def test_a_full_disk_does_not_lose_lines_while_a_part_begins(
 @pytest.mark.usefixtures("small_parts")
 def test_the_page_follows_a_history_into_its_parts(tmp_path: Path) -> None:
     history = History(tmp_path, "c")
-    history.note("join", {"worker": 0, "name": "w0"})
+    history.append("join", {"worker": 0, "name": "w0"})
     page = Histories(tmp_path)
     page.follow()
     for index in range(1, 60):
         facts = {"epoch": 1, "round": index, "attempt": 1}
-        history.note("commit", {**facts, "reported": [0]})
+        history.append("commit", {**facts, "reported": [0]})
     _, replaced = page.follow()
     assert replaced
     page = Histories(tmp_path)

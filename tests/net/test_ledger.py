@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedhp.cluster.ledger.base import Ledger, NotLeader
+from fedhp.cluster.ledger.base import Ledger, NotLeader, RunStopped
 from fedhp.cluster.ledger.etcd import EtcdLedger
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.errors import RunError
@@ -20,6 +20,12 @@ from net.etcd_support import Etcd, needs_etcd, running_etcd
 Make = Callable[[], Ledger]
 # It does not compress, so that it takes several keys in etcd.
 LARGE = generator(5, Purpose.PROBE).bytes(1_300_000)
+
+
+def test_a_run_that_was_stopped_says_so() -> None:
+    stopped = RunStopped("0" * 32, "stopped by an operator")
+    assert str(stopped) == "nobody coordinates: the run was stopped by an operator"
+    assert (stopped.run, stopped.why) == ("0" * 32, "stopped by an operator")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedhp.cluster.coordinator.link_estimates import LinkEstimates, Transfer, least_capacities
+from fedhp.cluster.coordinator.planning.link_estimates import (
+    LinkEstimates,
+    Transfer,
+    least_capacities,
+)
 from fedhp.engine.accounting import mean_bandwidth
 from fedhp.graph import full
 from fedhp.timing import Network

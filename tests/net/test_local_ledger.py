@@ -183,20 +183,6 @@ def test_another_database_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / LEDGER_FILE).read_bytes() == before
 
 
-def test_a_run_with_a_journal_needs_the_version_that_wrote_it(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
-    (tmp_path / "journal" / "journal").write_bytes(b"fedhp\r\n\x1a\0\0\0\1")
-
-    async def work() -> None:
-        with pytest.raises(RunError, match=r"earlier fedhp 0\.1\.0") as caught:
-            await state_in(tmp_path / "ledger")
-        assert "the version that started it" in caught.value.fix
-        assert str(tmp_path / "journal" / "journal") in caught.value.problem
-
-    run(work())
-    assert not (tmp_path / "ledger").exists()
-
-
 # --- kills and power cuts ------------------------------------------------------------------
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from fedhp.cluster import metrics_server
-from fedhp.cluster.coordinator import metrics
-from fedhp.cluster.coordinator.leadership import CoordinatorProcessSettings, coordinate
-from fedhp.cluster.coordinator.metrics import Metrics, Snapshot, health
+from fedhp.cluster.coordinator.process import metrics
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings, coordinate
+from fedhp.cluster.coordinator.process.metrics import Metrics, Snapshot, health
 from fedhp.cluster.metrics_server import MetricsServer
 from fedhp.cluster.ops import logs
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt

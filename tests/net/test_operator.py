@@ -17,22 +17,21 @@ import pytest
 from faults.in_process import experiment, run, until
 from faults.scripted import ScriptedWorker
 from fedhp.cli import call as main
-from fedhp.cluster.coordinator import leadership
-from fedhp.cluster.coordinator.leadership import (
+from fedhp.cluster.coordinator.process import announcements
+from fedhp.cluster.coordinator.process.announcements import (
     ANNOUNCEMENT,
     STANDBY_ANNOUNCEMENT,
     Announcement,
-    CoordinatorProcessSettings,
-    coordinate,
     read_announcement,
 )
-from fedhp.cluster.coordinator.standby import read_refusal, standby_refusal
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings, coordinate
+from fedhp.cluster.coordinator.process.standby import read_refusal, standby_refusal
 from fedhp.cluster.ledger.etcd import Leader
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.operator import CoordinatorAddress, Target
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.dash import actions as dash_actions
@@ -47,7 +46,7 @@ from net.leaders import Leader as RecordedLeader
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leadership, "STANDBY_SECONDS", 0.2)
+    monkeypatch.setattr(announcements, "STANDBY_SECONDS", 0.2)
     monkeypatch.setattr(operator, "TAKEOVER_PAUSE", 0.1)
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster.coordinator import orders
+from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.conductor import Member
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner, all_sources
+from fedhp.cluster.coordinator.planning.round_planner import NetworkRound, RoundPlanner
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.config import ExchangeConfig, parse
 from fedhp.distance import paths
-from fedhp.engine.context import planning_context
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import components_of, mixing_weights
-from fedhp.types import NeighborMixing
+from fedhp.rounds.context import planning_context
+from fedhp.types import Plan
 
 NAN = float("nan")
+
+
+def all_sources(plan: Plan) -> list[list[int]]:
+    """For each worker, the workers whose models it pulls."""
+    return [list(part.sources) for part in plan.exchange.parts(5)]
 
 
 def make_planner(
@@ -66,7 +72,7 @@ def report(worker: int, peers: list[int], *, lost: tuple[int, ...] = ()) -> wire
     )
 
 
-def finish(planner: RoundPlanner, planned: PlannedRound, workers: list[int]) -> None:
+def finish(planner: RoundPlanner, planned: NetworkRound, workers: list[int]) -> None:
     reports = {worker: report(worker, all_sources(planned.plan)[worker]) for worker in workers}
     planner.finish(planned, reports, seconds=2.0)
 
@@ -180,19 +186,21 @@ def played(workers: int, topology: str) -> tuple[RoundPlanner, RoundPlanner]:
         planned = planner.plan(round_index, present, steps(workers))
         finish(planner, planned, list(range(workers)))
     planned = planner.plan(3, present, steps(workers))
-    planner.state = planned.state  # with the distances of round 2
+    planner.planner.state = planned.planned.state  # with the distances of round 2
     other.unpack(planner.pack())
     return planner, other
 
 
 def test_on_a_full_mesh_the_packed_state_has_every_distance() -> None:
     planner, other = played(30, "full")
-    assert np.array_equal(planner.state.distance, other.state.distance, equal_nan=True)
+    assert np.array_equal(
+        planner.planner.state.distance, other.planner.state.distance, equal_nan=True
+    )
 
 
 def test_on_few_links_the_distances_of_other_pairs_are_estimated_again() -> None:
     planner, other = played(60, "random_regular")
-    state, again = planner.state, other.state
+    state, again = planner.planner.state, other.planner.state
     assert len(planner.pack()) < 60 * 60 * 8, "fewer bytes than the distances of all pairs"
     assert np.array_equal(state.link_distance, again.link_distance, equal_nan=True)
     expected = paths(60, state.base_links, state.link_distance)
@@ -210,7 +218,9 @@ def test_a_state_with_the_distances_of_all_pairs_is_read(monkeypatch: pytest.Mon
     monkeypatch.setattr("fedhp.algorithms.fedhp.CONDENSED_SHARE", 10**9)
     planner, other = played(60, "random_regular")
     assert len(planner.pack()) > 60 * 60 * 8
-    assert np.array_equal(planner.state.distance, other.state.distance, equal_nan=True)
+    assert np.array_equal(
+        planner.planner.state.distance, other.planner.state.distance, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["fedhp", "dpsgd", "pens"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,9 @@ from attacks.members import start_attacker
 from faults.in_process import experiment, in_process_federation, run, until
 from fedhp.cluster.coordinator import reachability
 from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
-from fedhp.cluster.coordinator.metrics import Metrics, broken_by_name, snapshot_of
+from fedhp.cluster.coordinator.process.metrics import Metrics, broken_by_name, snapshot_of
 from fedhp.cluster.coordinator.reachability import Reachability
+from fedhp.cluster.events import Event
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import operator
 from fedhp.cluster.protocol import limits
@@ -37,7 +38,7 @@ def tell(
     """w0 reports on its link to w2; empty: it worked."""
     report = [wire.LinkReport(worker=2, lost=why), wire.LinkReport(worker=1)]
     members = conductor.members
-    links.tried(members[0], report, members=members, round_index=round_index)
+    links.tried(members[0], report, members=members, round_index=round_index, now=0.0)
 
 
 def test_a_link_is_logged_when_it_breaks_and_when_it_works_again(log_lines: list[str]) -> None:
@@ -82,20 +83,27 @@ def test_a_flapping_link_does_not_fill_the_log(log_lines: list[str]) -> None:
     links, conductor = Reachability(), three_members()
     for index in range(200):
         tell(links, conductor, "unreachable" if index % 2 else "", round_index=index)
-    assert len(log_lines) <= 20
+    # The first ten of each kind, one after the other; the rest is counted.
+    assert len(log_lines) == 20
+    pairs = zip(log_lines[::2], log_lines[1::2], strict=True)
+    for round_index, (broken, works) in zip(range(1, 20, 2), pairs, strict=True):
+        assert broken.endswith(f"10.0.0.2:7710: unreachable, in round {round_index}")
+        assert works.startswith(
+            f"link works again: w0 got a model from w2 in round {round_index + 1}"
+        )
 
 
 def test_silence_is_logged_once_and_so_is_its_end(log_lines: list[str]) -> None:
     links, conductor = Reachability(), three_members()
     for worker in (0, 1):
-        conductor.beat(conductor.members[worker], "training", 28.0)
-    conductor.beat(conductor.members[2], "training", 10.0)
+        conductor.members[worker].beat("training", 28.0)
+    conductor.members[2].beat("training", 10.0)
     for now in (12.0, 16.0, 17.0):
         links.watch(conductor, now)
-    conductor.beat(conductor.members[2], "training", 17.5)
+    conductor.members[2].beat("training", 17.5)
     for now in (18.0, 19.0, 24.0, 30.0, 38.0, 39.0):
         for worker in (0, 1):
-            conductor.beat(conductor.members[worker], "training", now)
+            conductor.members[worker].beat("training", now)
         links.watch(conductor, now)
     assert [line.partition(": ")[0] for line in log_lines] == [
         "no heartbeat of w2 at 10.0.0.2:7710 for 6 s",
@@ -110,21 +118,22 @@ def test_a_member_whose_call_broke_off_is_lost_unless_it_calls_again(log_lines: 
     links, conductor = Reachability(), three_members()
     noted: list[tuple[str, object, object]] = []
 
-    def note(event: str, facts: Mapping[str, object]) -> None:
-        noted.append((event, facts["worker"], facts.get("why")))
+    def note(event: Event) -> None:
+        facts = event.facts()
+        noted.append((event.event, facts["worker"], facts.get("why")))
 
     for worker in range(3):
-        conductor.beat(conductor.members[worker], "waiting", 2.0)
+        conductor.members[worker].beat("waiting", 2.0)
     links.closed(conductor.members[1], 2.1)
     links.closed(conductor.members[2], 2.1)
-    conductor.beat(conductor.members[1], "waiting", 2.5)
+    conductor.members[1].beat("waiting", 2.5)
     links.watch(conductor, 2.6, note=note)
     assert noted == []
     links.watch(conductor, 3.2, note=note)
     links.watch(conductor, 3.7, note=note)
     assert noted == [("lost", 2, "its connection closed")]
     assert log_lines == ["w2 at 10.0.0.2:7710 is lost: its connection closed"]
-    conductor.beat(conductor.members[2], "waiting", 4.0)  # only its connection was lost
+    conductor.members[2].beat("waiting", 4.0)  # only its connection was lost
     links.watch(conductor, 4.1, note=note)
     assert noted[1:] == [("heard", 2, None)]
 
@@ -142,7 +151,7 @@ def test_the_history_tells_of_a_process_that_ended_without_leaving(
         async with in_process_federation(settings, certificates, tmp_path) as federation:
             state = await federation.start_coordinator()
             federation.start_worker("w0")
-            await until(lambda: state.waiting.workers() == [0])
+            await until(lambda: state.context.waiting.workers() == [0])
             await federation.stop_worker("w0")
             await until(losses)
             assert losses() == [reachability.CLOSED]
@@ -173,7 +182,11 @@ def test_the_status_and_the_metrics_name_them(certificates: Path, tmp_path: Path
             await federation.stop_worker("w2")
             silent = state.conductor.by_name("w2")
             assert silent is not None
-            await until(lambda: state.status_of(silent) is MemberStatus.SUSPECT)
+            await until(
+                lambda: (
+                    state.members.status_of(silent, now=time.monotonic()) is MemberStatus.SUSPECT
+                )
+            )
             target = operator.Target(federation.address, certificates)
             reply = await asyncio.to_thread(operator.status, target)
             facts = operator.status_json(reply)

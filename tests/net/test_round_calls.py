@@ -91,11 +91,6 @@ class TakesReports(FakeCoordinator):
         super().__init__(*args, **settings)
         self.with_next: list[wire.RoundReport] = []
 
-    async def Join(self, request: wire.JoinRequest, context: Any) -> wire.JoinReply:
-        reply = await super().Join(request, context)
-        reply.reports_with_next = True
-        return reply
-
     async def Next(self, request: wire.NextRequest, context: Any) -> wire.Order:
         if not request.HasField("report"):
             return await super().Next(request, context)
@@ -105,10 +100,7 @@ class TakesReports(FakeCoordinator):
             import grpc
 
             await context.abort(grpc.StatusCode.UNAVAILABLE, "lost")
-        receipt = await self.Report(request.report, context)
-        order = await super().Next(request, context)
-        order.receipt.CopyFrom(receipt)
-        return order
+        return await super().Next(request, context)
 
 
 def test_a_report_goes_with_next_and_its_receipt_comes_with_the_order(
@@ -138,21 +130,5 @@ def test_a_report_goes_with_next_and_its_receipt_comes_with_the_order(
                 for report in coordinator.with_next
             }
             assert len(sequences) == 4
-
-    run(test())
-
-
-def test_a_coordinator_that_knows_no_reports_with_next_gets_them_by_themselves(
-    certificates: Path, tmp_path: Path
-) -> None:
-    async def test() -> None:
-        async with start_federation(experiment(), certificates, tmp_path) as federation:
-            await federation.ready(range(3))
-            federation.coordinator.mixing(line(3), committed=INITIAL, attempt=FIRST)
-            for worker in range(3):
-                await federation.coordinator.report(worker)
-                federation.coordinator.finish(worker, INITIAL)
-                assert await federation.running[worker] == 0
-                assert len(federation.events(worker, "reported")) == 1
 
     run(test())

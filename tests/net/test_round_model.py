@@ -111,7 +111,7 @@ class Protocol(RuleBasedStateMachine):
         ):
             self._join(worker)
         else:
-            self.conductor.beat(member, "waiting", self.now)
+            member.beat("waiting", self.now)
 
     @rule(index=st.integers(0, WORKERS - 1))
     def poll(self, index: int) -> None:
@@ -120,7 +120,7 @@ class Protocol(RuleBasedStateMachine):
         member = self.conductor.by_name(worker.name)
         if not worker.alive or member is None or member.left:
             return
-        self.conductor.poll(member, models=worker.models, now=self.now)
+        member.poll(models=worker.models, now=self.now)
         assert self.conductor.epoch >= worker.epoch, "a worker met an epoch older than it obeyed"
         worker.epoch = self.conductor.epoch
         if worker.mixed == self.conductor.committed and worker.mixed is not None:
@@ -230,7 +230,7 @@ def test_a_round_is_committed_when_all_that_live_have_reported() -> None:
     conductor.report(1, attempt, "b")
     assert conductor.verdict(1.0) is AttemptVerdict.WAIT
     for index in (0, 1):
-        conductor.beat(conductor.members[index], "waiting", 5.0)
+        conductor.members[index].beat("waiting", 5.0)
     assert conductor.verdict(5.0) is AttemptVerdict.COMMIT  # the third was silent for too long
     assert conductor.commit() == Attempt(1, 1, 1)
     assert conductor.status(conductor.members[2], 2.0) is MemberStatus.BEHIND
@@ -265,6 +265,28 @@ def test_a_restarted_process_is_not_waited_for_in_the_attempt_of_its_predecessor
     conductor.report(1, attempt, "b")
     conductor.join("w2", "h:2", incarnation=2, models=(), now=1.0)
     assert conductor.verdict(1.0) is AttemptVerdict.COMMIT
+
+
+def test_nobody_waits_for_the_report_of_a_removed_member() -> None:
+    conductor = make_conductor()
+    conductor.begin([0, 1, 2], deadline=100.0)
+    assert conductor.running is not None
+    conductor.remove(conductor.members[2], "it lied")
+    assert conductor.running.awaited == {0, 1}
+    assert not conductor.release(conductor.members[2])
+    assert conductor.release(conductor.members[1])
+    assert conductor.running.awaited == {0}
+    assert conductor.status(conductor.members[2], 0.0) is MemberStatus.REMOVED
+
+
+def test_there_is_one_attempt_at_a_time() -> None:
+    conductor = make_conductor()
+    attempt = conductor.begin([0, 1, 2], deadline=100.0)
+    with pytest.raises(RuntimeError, match="an attempt is running"):
+        conductor.begin([0, 1], deadline=100.0)
+    assert conductor.running is not None
+    assert conductor.running.attempt == attempt
+    assert conductor.running.participants == {0, 1, 2}
 
 
 def test_an_index_belongs_to_its_name() -> None:

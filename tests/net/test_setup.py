@@ -17,8 +17,8 @@ from faults.in_process import InProcessFederation, experiment, in_process_federa
 from fedhp.cli import call as main
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.setup_checks import SetupChecks, parts_of_this_machine
-from fedhp.cluster.coordinator.setup_process import answer_to
+from fedhp.cluster.coordinator.members.setup_checks import SetupChecks, parts_of_this_machine
+from fedhp.cluster.coordinator.members.setup_process import answer_to
 from fedhp.cluster.protocol.attempt import INITIAL
 from fedhp.cluster.protocol.own_setup import model_part, setup_of
 from fedhp.cluster.protocol.setup import DATA, MODEL, MODULE, TEST, Setup, SetupPart
@@ -96,8 +96,8 @@ def test_a_worker_with_another_data_set_is_refused(certificates: Path, tmp_path:
             (refused,) = CoordinatorHandlers(state).status().warnings
             assert (refused.key, list(refused.members)) == ("setup", ["w2"])
             assert "64 training samples" in refused.text
-            await until(lambda: "another setup: w2" in state.why)  # it waits for a third one
-            state.stop("the test has seen enough")
+            await until(lambda: "another setup: w2" in state.phase.why)  # it waits for a third one
+            state.phase.stop("the test has seen enough")
             assert await asyncio.gather(*right) == [0, 0]
             await federation.finish()
 
@@ -236,17 +236,19 @@ def test_a_module_that_was_changed_between_two_starts_is_refused(
     async def scenario() -> None:
         async with in_process_federation(settings, certificates, tmp_path) as federation:
             state = await federation.start_coordinator()
-            state.setups.awaits_own = True  # as if this machine's process still read its data
+            state.members.setups.awaits_own = (
+                True  # as if this machine's process still read its data
+            )
             first = await start(federation, "w0", trust=("changed_model",))
             await until(lambda: state.conductor.by_name("w0") is not None)
             (module,) = load_trust(["changed_model"]).modules
-            state.own_setup_known([SetupPart(f"{MODULE}changed_model", module.sha256)])
+            state.members.own_setup_known([SetupPart(f"{MODULE}changed_model", module.sha256)])
             file.write_text(OWN_MODEL.format(width=8, kind="Sigmoid"))
             second = await start(federation, "w1", trust=("changed_model",))
             with pytest.raises(FedhpError, match="module changed_model is another version"):
                 await second
-            assert state.setups.refused.keys() == {"w1"}
-            state.stop("the test has seen enough")
+            assert state.members.setups.refused.keys() == {"w1"}
+            state.phase.stop("the test has seen enough")
             assert await first == 0
             await federation.finish()
 

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedhp.cluster.coordinator.leadership import (
-    CoordinatorProcessSettings,
-    check_standby,
-    leader_finder,
-)
+from fedhp.cluster.coordinator.process.finders import leader_finder
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings, check_standby
 from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.security.certificates import init_authority, issue

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhp.cluster.coordinator.link_estimates import SURVEY_PEERS, LinkSurvey
-from fedhp.cluster.coordinator.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_PEERS, LinkSurvey
+from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import parse
-from fedhp.engine.context import planning_context
 from fedhp.graph import full
+from fedhp.rounds.context import planning_context
 
 NAN = float("nan")
 

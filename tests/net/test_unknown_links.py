@@ -17,7 +17,7 @@ from fedhp.cluster.audit import replay
 from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import Verification, verify
-from fedhp.cluster.coordinator import deadlines
+from fedhp.cluster.coordinator.attempts import deadlines
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol.guard import Refused
 from net.identities import make_certificates

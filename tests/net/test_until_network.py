@@ -11,7 +11,7 @@ from faults.in_process import InProcessFederation, experiment, in_process_federa
 from faults.scripted import MODEL_BYTES
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.merge import gather
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import parse
 from fedhp.errors import ConfigError
 from fedhp.record.reader import RunReader
@@ -60,7 +60,7 @@ def test_a_run_ends_when_a_condition_is_reached(
             # The same command again: the run is over and stays as it is.
             state = await federation.start_coordinator()
             await federation.finish()
-            assert f"until.{next(iter(condition))} = " in state.why
+            assert f"until.{next(iter(condition))} = " in state.phase.why
 
     run(scenario())
     assert f"finished, {rounds} of 50 rounds: until.{next(iter(condition))} = " in status(folder)

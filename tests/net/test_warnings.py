@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from fedhp.cluster.coordinator.metrics import Metrics, Snapshot
+from fedhp.cluster.coordinator.process.metrics import Metrics, Snapshot
 from fedhp.cluster.coordinator.warnings import Warnings
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops import operator

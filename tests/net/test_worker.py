@@ -15,8 +15,8 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.exchange import NeighborMixing, PeerScoring
 from fedhp.graph import topology_from
-from fedhp.types import NeighborMixing, PeerScoring
 from net.fake_coordinator import FakeCoordinator
 from net.federation import Federation, digests, experiment, line, run, start_federation
 
@@ -127,7 +127,7 @@ def test_the_weight_of_a_lost_neighbor_goes_to_the_own_model(
     settings = experiment()
     engine = LocalExecutor(prepare(settings))
     trained(engine)
-    rows, width = engine.shard.after, engine.prepared.layout.mixed
+    rows, width = engine.shard.rows.after, engine.prepared.layout.mixed
     expected = torch.mul(rows[0, :width], 0.5 + 0.2).add_(rows[1, :width], alpha=0.3)
 
     async def test() -> None:
@@ -288,7 +288,7 @@ def test_a_worker_that_was_stopped_comes_back_with_its_models(
     engine = LocalExecutor(prepare(settings))
     for round_index in (1, 2):
         engine.train(np.full(3, 3), round_index=round_index, learning_rate=0.1)
-        engine.shard.mixed.copy_(engine.shard.after)
+        engine.shard.rows.mixed.copy_(engine.shard.rows.after)
         engine.advance()
 
     async def test() -> None:
@@ -393,7 +393,7 @@ def test_a_robust_rule_and_half_the_bytes(certificates: Path, tmp_path: Path) ->
     engine = LocalExecutor(prepare(settings))
     trained(engine)
     width = engine.prepared.layout.mixed
-    rows = engine.shard.after[:, :width].clone()
+    rows = engine.shard.rows.after[:, :width].clone()
     rows[:2] = rows[:2].half().float()  # what the last one receives
     expected = rows.median(dim=0).values
 

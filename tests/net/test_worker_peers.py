@@ -13,7 +13,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.guard import Envelopes
-from fedhp.cluster.protocol.wire_pb2_grpc import PeerServicer, PeerStub, add_PeerServicer_to_server
+from fedhp.cluster.protocol.stubs import PeerStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel, server_credentials
 from fedhp.config import Experiment
@@ -22,6 +22,7 @@ from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from net.fake_coordinator import SOON, FakeCoordinator
 from net.federation import digests, experiment, final_model, run, start_federation
+from net.servicers import add_service
 
 FIRST = Attempt(1, 1, 1)
 RUN = "0123456789abcdef" * 2
@@ -47,7 +48,7 @@ def test_a_swap_leaves_both_with_the_mean(certificates: Path, tmp_path: Path) ->
     engine.snapshot(0)
     engine.train_snapshots({0: LocalTraining(1, 3, 0.1)})
     engine.apply(0)
-    before = engine.shard.models.mean(dim=0).numpy()
+    before = engine.shard.rows.models.mean(dim=0).numpy()
     engine.average(0, 1)
     assert digests(engine)[0] == digests(engine)[1]
 
@@ -113,7 +114,7 @@ def test_a_partner_that_is_not_there_is_a_lost_link(
     run(test())
 
 
-class Crossing(PeerServicer):
+class Crossing:
     """A partner that itself begins a swap before it answers: both ask each other at once."""
 
     def __init__(self, coordinator: FakeCoordinator, codec: ModelCodec) -> None:
@@ -151,7 +152,7 @@ def test_a_model_that_was_sent_to_be_averaged_does_not_change_meanwhile(
     engine.snapshot(0)
     engine.train_snapshots({0: LocalTraining(1, 3, 0.1)})
     engine.apply(0)
-    engine.shard.average(0, np.zeros(engine.prepared.layout.mixed, np.float32))
+    engine.shard.turns.average(0, np.zeros(engine.prepared.layout.mixed, np.float32))
 
     async def test() -> None:
         async with start_federation(settings, certificates, tmp_path) as federation:
@@ -174,7 +175,7 @@ def grpc_error() -> Any:
     return grpc.aio.AioRpcError
 
 
-class Poisoner(PeerServicer):
+class Poisoner:
     """A worker with a good certificate that serves a model of NaN."""
 
     def __init__(self, codec: ModelCodec) -> None:
@@ -191,9 +192,7 @@ class Poisoner(PeerServicer):
 
 
 @contextlib.asynccontextmanager
-async def in_place_of_one(
-    coordinator: FakeCoordinator, service: PeerServicer
-) -> AsyncIterator[None]:
+async def in_place_of_one(coordinator: FakeCoordinator, service: object) -> AsyncIterator[None]:
     """A service that takes the place of worker 1, with its certificate.
 
     Calls that it has no method for are answered as gRPC answers what it does not know.
@@ -201,7 +200,7 @@ async def in_place_of_one(
     import grpc.aio
 
     server = grpc.aio.server()
-    add_PeerServicer_to_server(service, server)
+    add_service(server, service)
     identity = load_identity(coordinator.certificates, "w1")
     port = server.add_secure_port("127.0.0.1:0", server_credentials(identity))
     await server.start()
@@ -218,7 +217,7 @@ def test_a_poisoned_model_is_refused_and_its_sender_quarantined(
     settings = experiment()
     engine = LocalExecutor(prepare(settings))
     engine.train(np.full(3, 3), round_index=1, learning_rate=0.1)
-    engine.shard.mixed.copy_(engine.shard.after)
+    engine.shard.rows.mixed.copy_(engine.shard.rows.after)
     engine.advance()
 
     async def test() -> None:

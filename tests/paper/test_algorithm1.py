@@ -12,12 +12,13 @@ from torch.nn import functional
 
 from fedhp.algorithms import Algorithm
 from fedhp.engine.accounting import ESTIMATE_STEPS
+from fedhp.exchange import NeighborMixing
 from fedhp.learn.local import Samples, estimate, sample_variance
 from fedhp.learn.params import Replica, layout_of, row_of
 from fedhp.learn.task import Classification, initial_model
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import PROBE_BATCHES
-from fedhp.types import Dataset, NeighborMixing, Plan, Reports, RoundRecord
+from fedhp.types import Dataset, Plan, Reports, RoundRecord
 from paper import reference
 from paper.tiny import engine_of, loop_of, tiny
 
@@ -43,18 +44,18 @@ def rounds() -> list[Round]:
         assert isinstance(loop.algorithm, Algorithm)
         steps = loop.rounds()
         for round_index in range(1, 5):
-            planned = loop._plan()  # algorithms are pure: nothing is changed
+            planned = loop._plan().planned  # algorithms are pure: nothing is changed
             assert planned.round_index == round_index
-            before = engine.shard.models.double().numpy().copy()
+            before = engine.shard.rows.models.double().numpy().copy()
             record = next(steps)
             seen.append(
                 Round(
                     plan=planned.plan,
                     record=record,
                     before=before,
-                    trained=engine.shard.after.double().numpy().copy(),
-                    mixed=engine.shard.models.double().numpy().copy(),
-                    reports=loop.progress.reports,
+                    trained=engine.shard.rows.after.double().numpy().copy(),
+                    mixed=engine.shard.rows.models.double().numpy().copy(),
+                    reports=loop.planner.reports,
                 )
             )
     return seen
@@ -83,15 +84,15 @@ def test_alg1_line3_local_updating() -> None:
             picks = part[rng.integers(len(part), size=(steps, 8))]
             losses = []
             for batch in picks:
-                outputs = module(engine.shard.samples.inputs[batch])
-                loss = functional.cross_entropy(outputs, engine.shard.samples.targets[batch])
+                outputs = module(engine.shard.rows.samples.inputs[batch])
+                loss = functional.cross_entropy(outputs, engine.shard.rows.samples.targets[batch])
                 slopes = torch.autograd.grad(loss, weights)
                 with torch.no_grad():
                     for weight, slope in zip(weights, slopes, strict=True):
                         weight.sub_(record.learning_rate * slope)
                 losses.append(float(loss.detach()))
             expected, _ = row_of(module, prepared.layout)
-            assert torch.allclose(engine.shard.after[worker], expected, rtol=1e-4, atol=1e-5)
+            assert torch.allclose(engine.shard.rows.after[worker], expected, rtol=1e-4, atol=1e-5)
             assert record.train_loss[worker] == pytest.approx(np.mean(losses), rel=1e-4)
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from fedhp.algorithms import Federation, Observation
 from fedhp.algorithms.fedhp import FedHP, FedHPState
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import topology_from
-from fedhp.types import NeighborMixing, Reports
+from fedhp.types import Reports
 from paper.compare import leaves
 from paper.instances import as_links, connected_graphs, network_of, random_base
 from paper.plays import NAN, Play, Seen, numbers, reports_of

@@ -14,18 +14,13 @@ import pytest
 from contract.rounds import federation, observe, report
 from fedhp.algorithms import Observation
 from fedhp.algorithms.fedhp_plus import FedHPPlus, FedHPPlusState
-from fedhp.algorithms.group_tree import (
-    CHUNKS,
-    build_tree,
-    fastest_first,
-    group_time,
-    link_bytes,
-    tree_depth,
-)
+from fedhp.algorithms.group_tree import build_tree, fastest_first
+from fedhp.exchange import GroupAverage
+from fedhp.exchange.group import CHUNKS
 from fedhp.learn.group import fragment_columns, group_step, next_momentum, received
 from fedhp.learn.quantize import INT8_LEVELS, from_int8_blocks, to_int8_blocks
 from fedhp.timing import INT8_BLOCK, Network
-from fedhp.types import GroupAverage, GroupRole, Plan, Reports
+from fedhp.types import GroupRole, Plan, Reports
 
 MEGABIT = 1e6
 WIDTH = 700
@@ -84,6 +79,24 @@ def test_without_compression_it_is_the_plain_mean_with_nesterov_momentum() -> No
         assert not done.residuals.any()
         assert not done.root_residual.any()
         np.testing.assert_array_equal(done.wholes[9], consensus)
+
+
+@pytest.mark.parametrize(("momentum", "rate"), [(0.7, 0.5), (0.0, 1.5), (0.9, 2.0)])
+def test_an_outer_rate_scales_the_step_of_the_consensus_alone(momentum: float, rate: float) -> None:
+    """m = k m + u and c = c + r (u + k m), round by round, in float64."""
+    exchange = replace(with_compression("none", momentum), rate=rate)
+    consensus = own = np.zeros(WIDTH, dtype=np.float32)
+    naive_consensus = naive_momentum = np.zeros(WIDTH)
+    for round_index in range(6):
+        changes = rows(round_index)
+        done = step(exchange, changes=changes, consensus={7: consensus}, momentum=own)
+        mean = changes.astype(np.float64).mean(axis=0)
+        naive_momentum = momentum * naive_momentum + mean
+        naive_consensus = naive_consensus + rate * (mean + momentum * naive_momentum)
+        consensus = consensus + done.change
+        own = next_momentum(done.change, own, momentum, rate=rate)
+        np.testing.assert_allclose(consensus, naive_consensus, atol=4e-5)
+        np.testing.assert_allclose(own, naive_momentum, atol=4e-5)
 
 
 def test_without_momentum_it_is_the_mean() -> None:
@@ -212,11 +225,11 @@ def test_the_time_of_a_transfer(per: str, seed: int) -> None:
         best = networkx.maximum_spanning_edges(complete, data=True)
         rate = min(data["weight"] for _, _, data in best)
     depth = max(networkx.single_source_shortest_path_length(graph, group.root).values())
-    assert tree_depth(group) == depth
+    assert group.depth == depth
     expected = message / rate * (1 + 2 * depth / CHUNKS) + 2 * depth * 0.25
-    assert group_time(group, network) == pytest.approx(expected, rel=1e-12)
+    assert group.transfer_time(network) == pytest.approx(expected, rel=1e-12)
     # 2 (n - 1) messages: a byte for each of 187,500 values and 733 scales, the last block's too.
-    assert link_bytes(group, 12 * MEGABIT).sum() == 2 * 11 * (187_500 + 4 * 733)
+    assert group.link_bytes(12 * MEGABIT).sum() == 2 * 11 * (187_500 + 4 * 733)
 
 
 @pytest.mark.parametrize("per", ["worker", "shared", "link"])
@@ -227,9 +240,9 @@ def test_returning_workers_are_leaves_and_cost_no_more_than_others(per: str) -> 
     group = group_of(network, order[1:4], leaves, order[0])
     assert not set(leaves) & set(group.parents.tolist())
     without = GroupAverage(group.participants, group.parents, group.returning & False, fragments=2)
-    assert group_time(group, network) == group_time(without, network)
+    assert group.transfer_time(network) == without.transfer_time(network)
     message = 187_500 + 4 * 733
-    assert link_bytes(group, 12 * MEGABIT).tolist() == [2 * message] * 9
+    assert group.link_bytes(12 * MEGABIT).tolist() == [2 * message] * 9
 
 
 def test_bytes_are_those_of_the_coded_fragments() -> None:
@@ -243,9 +256,9 @@ def test_bytes_are_those_of_the_coded_fragments() -> None:
         chain = GroupAverage(
             np.arange(3), np.array([-1, 0, 0]), np.array([False, False, True]), fragment, 3
         )
-        assert link_bytes(chain, 32 * len(row)).tolist() == [2 * message] * 2
+        assert chain.link_bytes(32 * len(row)).tolist() == [2 * message] * 2
         plain = replace(chain, compression="none")
-        assert link_bytes(plain, 32 * len(row)).tolist() == [2 * row[start:stop].nbytes] * 2
+        assert plain.link_bytes(32 * len(row)).tolist() == [2 * row[start:stop].nbytes] * 2
 
 
 def test_a_shared_tree_spares_slow_workers() -> None:
@@ -361,7 +374,7 @@ def test_the_choice_is_the_best_of_all_sizes(sharing: bool) -> None:
     costs = {}
     for size in range(5, 13):  # max(3, 0.4 N) to N
         tried = group_of(network, order[1:size].tolist(), [], int(order[0]))
-        costs[size] = (algorithm.first_deadline + group_time(tried, network)) / size
+        costs[size] = (algorithm.first_deadline + tried.transfer_time(network)) / size
     best = min(costs, key=lambda size: costs[size])
     assert sorted(order[:best].tolist()) == group(plan).participants.tolist()
     assert plan.decision.facts["objective"] == pytest.approx(costs[best])
@@ -383,6 +396,19 @@ def test_the_deadline() -> None:
     least = FedHPPlus(deadline_ratio=0.0, min_steps=3)
     _, plan = least.plan(state, observation, report(None, 12, 0))
     assert plan.deadline == pytest.approx(3 * step_time.min())
+
+
+def test_a_round_without_an_average_keeps_the_smoothed_transfer_time() -> None:
+    """Measured times count by 0.3, missing ones not at all."""
+    algorithm = FedHPPlus()
+    observation = observe(12, 1, away=False)  # the first round averages nothing
+    state = algorithm.start(federation(12))
+    smoothed = []
+    for measured in (np.nan, 4.0, np.nan, 2.0, np.nan):
+        reports = replace(report(None, 12, 0), transfer_time=measured)
+        state, _ = algorithm.plan(state, observation, reports)
+        smoothed.append(state.transfer_time)
+    np.testing.assert_allclose(smoothed, [np.nan, 4.0, 4.0, 3.4, 3.4])
 
 
 def test_thousands_of_workers_are_planned() -> None:

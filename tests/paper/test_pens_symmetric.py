@@ -13,12 +13,12 @@ def test_every_averaged_model_was_transferred() -> None:
     with engine_of(tiny("pens", more, peers=3, keep=2, symmetric=True)) as engine:
         loop = loop_of(engine)
         record = next(loop.rounds())
-        selected = loop.progress.reports.selected
+        selected = loop.planner.reports.selected
         kept = [(i, int(j)) for i, row in enumerate(selected) for j in row if j >= 0]
         weights = mixing_matrix(topology_from(8, kept), "metropolis")
         sent = {(int(a), int(b)) for a, b in record.links}  # (receiver, sender)
         used = {(int(i), int(j)) for i, j in np.argwhere(weights > 0) if i != j}
         np.testing.assert_allclose(
-            engine.shard.models, weights @ engine.shard.after.numpy(), atol=1e-5
+            engine.shard.rows.models, weights @ engine.shard.rows.after.numpy(), atol=1e-5
         )
         assert used <= sent, sorted(used - sent)

@@ -17,21 +17,13 @@ from fedhp.algorithms.pens import PENS
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import LocalTraining
 from fedhp.engine.local import LocalExecutor
+from fedhp.exchange import DirectedMixing, NeighborMixing, Scoring
 from fedhp.graph import mixing_matrix, topology_from
 from fedhp.learn.params import Replica
 from fedhp.learn.task import initial_model
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import Network
-from fedhp.types import (
-    BoolArray,
-    DirectedMixing,
-    IntArray,
-    NeighborMixing,
-    PeerScoring,
-    Plan,
-    Reports,
-    Topology,
-)
+from fedhp.types import BoolArray, IntArray, Plan, Reports, StepReason, StepRule, Topology
 from paper import reference, reference_rivals
 from paper.instances import as_links
 from paper.reference import Link
@@ -132,6 +124,11 @@ def test_spec8_ldsgd_schedule(local: int, communicating: int) -> None:
     found = [plan.local_steps.tolist() for plan in made if plan.local_steps is not None]
     expected = reference_rivals.ldsgd_schedule(local, communicating, 11)
     assert found == [[steps] * 4 for steps in expected]
+    reasons = [plan.decision.rule for plan in made]
+    assert [isinstance(reason, StepReason) and reason.rule for reason in reasons] == [
+        StepRule.COMMUNICATING_PHASE if index % communicating else StepRule.LOCAL_PHASE
+        for index in range(11)
+    ]
     if (local, communicating) == (30, 2):
         assert expected[:4] == [31, 1, 31, 1]
 
@@ -155,18 +152,18 @@ def test_spec8_adpsgd_event_by_event(sharing: bool) -> None:
     }
     experiment = tiny("adpsgd", more, steps=steps)
     with engine_of(experiment) as engine:
-        initial = engine.shard.models.double().tolist()
+        initial = engine.shard.rows.models.double().tolist()
         world = engine.prepared.world
         loop = events_of(engine)
-        algorithm, state = loop.algorithm, loop.state
+        algorithm, state = loop.algorithm, loop.planner.state
         everyone = np.ones(workers, dtype=np.bool_)
 
         def train(worker: int, turn: int, snapshot: list[float], events: int) -> list[float]:
             rate = 0.1 * 0.98 ** (events // workers)
             with engine_of(experiment) as apart:
-                apart.shard.after[worker] = torch.tensor(snapshot)
+                apart.shard.rows.after[worker] = torch.tensor(snapshot)
                 apart.train_snapshots({worker: LocalTraining(turn + 1, steps, rate)})
-                change = apart.shard.after[worker].tolist()
+                change = apart.shard.rows.after[worker].tolist()
             return [start + moved for start, moved in zip(snapshot, change, strict=True)]
 
         def compute(worker: int, turn: int, now: float) -> float:
@@ -192,7 +189,9 @@ def test_spec8_adpsgd_event_by_event(sharing: bool) -> None:
                 transfer=transfer,
                 partner=partner,
             )
-            np.testing.assert_allclose(engine.shard.models.numpy(), expected, rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(
+                engine.shard.rows.models.numpy(), expected, rtol=1e-3, atol=1e-5
+            )
             assert record.clock == pytest.approx(log[-1].time, rel=1e-9)
             pairs = {
                 (min(each.worker, each.partner), max(each.worker, each.partner))
@@ -209,21 +208,22 @@ def test_spec11_adpsgd_an_averaging_event_preserves_the_mean() -> None:
     with engine_of(tiny("adpsgd", {"rounds": 2})) as engine:
         loop = events_of(engine)
         seen = 0
-        average = loop._average
+        average = engine.average
 
-        def watched(worker: int, partner: int, **details: Any) -> None:
+        def watched(worker: int, partner: int, *, compression: str = "none") -> float:
             nonlocal seen
-            before = engine.shard.models.double()
-            average(worker, partner, **details)
-            after = engine.shard.models.double()
+            before = engine.shard.rows.models.double()
+            distance = average(worker, partner, compression=compression)
+            after = engine.shard.rows.models.double()
             assert torch.equal(after[worker], after[partner])
             others = [i for i in range(5) if i not in (worker, partner)]
             assert torch.equal(after[others], before[others])
             change = (after.mean(dim=0) - before.mean(dim=0)).norm()
             assert float(change / before.mean(dim=0).norm()) <= 1e-6
             seen += 1
+            return distance
 
-        loop._average = watched  # type: ignore[method-assign]
+        engine.average = watched  # type: ignore[method-assign]
         list(loop.rounds())
         assert seen == 10  # a round is N events
 
@@ -254,17 +254,17 @@ def test_spec8_adpsgd_partners_are_drawn_evenly() -> None:
 @pytest.mark.parametrize(("rounds", "stage"), [(100, 25), (40, 10), (4, 1), (8, 2)])
 def test_spec8_pens_first_stage_is_a_quarter_of_the_rounds(rounds: int, stage: int) -> None:
     made = plans("pens", 12, rounds)
-    kinds = [type(plan.exchange) for plan in made]
-    assert kinds == [PeerScoring] * stage + [DirectedMixing] * (rounds - stage)
+    kinds = [plan.exchange.name for plan in made]
+    assert kinds == ["PeerScoring"] * stage + ["DirectedMixing"] * (rounds - stage)
 
 
 def test_spec8_pens_defaults() -> None:
     plan = plans("pens", 30, 40)[0]
     exchange = plan.exchange
-    assert isinstance(exchange, PeerScoring)
-    assert (exchange.keep, exchange.samples, exchange.cost_per_candidate) == (3, 64, 0.67)
-    assert exchange.candidates.shape == (30, 10)
-    for worker, row in enumerate(exchange.candidates.tolist()):
+    assert isinstance(exchange, DirectedMixing)
+    assert exchange.score == Scoring(keep=3, samples=64, cost_per_candidate=0.67)
+    assert exchange.sources.shape == (30, 10)
+    for worker, row in enumerate(exchange.sources.tolist()):
         assert len(set(row) - {worker}) == 10
         assert min(row) >= 0
     assert plan.local_steps is not None
@@ -282,7 +282,7 @@ def test_spec8_pens_first_stage_in_a_run() -> None:
         for record in loop.rounds():
             if record.round_index > 2:
                 break
-            trained = engine.shard.after.double().tolist()
+            trained = engine.shard.rows.after.double().tolist()
             sources: dict[int, list[int]] = {i: [] for i in range(6)}
             for receiver, sender in record.links.tolist():
                 sources[receiver].append(sender)
@@ -292,16 +292,18 @@ def test_spec8_pens_first_stage_in_a_run() -> None:
                 own = part[rng.integers(len(part), size=16)]
                 losses = []
                 for peer in sources[worker]:
-                    replica.bind(engine.shard.after[peer], engine.shard.after_counters[peer])
+                    replica.bind(
+                        engine.shard.rows.after[peer], engine.shard.rows.after_counters[peer]
+                    )
                     with torch.no_grad():
-                        outputs = replica.module(engine.shard.samples.inputs[own])
-                    targets = engine.shard.samples.targets[own]
+                        outputs = replica.module(engine.shard.rows.samples.inputs[own])
+                    targets = engine.shard.rows.samples.targets[own]
                     losses.append(float(functional.cross_entropy(outputs, targets)))
                 best = reference_rivals.pens_selection(sources[worker], losses, 2)
-                assert set(loop.progress.reports.selected[worker].tolist()) == best
+                assert set(loop.planner.reports.selected[worker].tolist()) == best
                 expected = reference_rivals.average_of(trained, [worker, *best])
                 np.testing.assert_allclose(
-                    engine.shard.models[worker].numpy(), expected, rtol=1e-4, atol=1e-5
+                    engine.shard.rows.models[worker].numpy(), expected, rtol=1e-4, atol=1e-5
                 )
                 took = world.step_times(worker, record.round_index, steps=2, time=started)
                 bandwidth = world.bandwidth.at(started)
@@ -337,10 +339,10 @@ def test_spec8_pens_second_stage_draws_from_those_kept_more_often_than_by_chance
             state, observation(round_index, everyone), nothing(workers, round_index - 1, selected)
         )
         selected = None
-        if isinstance(plan.exchange, PeerScoring):
+        if isinstance(plan.exchange, DirectedMixing) and plan.exchange.score is not None:
             # Everyone likes workers of its own parity better, but not always.
             rows = []
-            for worker, row in enumerate(plan.exchange.candidates.tolist()):
+            for worker, row in enumerate(plan.exchange.sources.tolist()):
                 ranked = sorted(row, key=lambda j: (j - worker) % 2 + 3 * rng.random())
                 rows.append(ranked[:3])
                 for peer in ranked[:3]:

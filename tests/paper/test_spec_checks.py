@@ -17,10 +17,11 @@ from fedhp.algorithms.search import search
 from fedhp.config import WorldConfig, parse
 from fedhp.engine.accounting import calibration
 from fedhp.engine.runs.run import start_run
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import topology_from
 from fedhp.record.reader import RunReader
 from fedhp.timing import Network
-from fedhp.types import FloatArray, NeighborMixing, Plan, Reports, RoundRecord
+from fedhp.types import FloatArray, Plan, Reports, RoundRecord
 from fedhp.world import build_world
 from paper import reference
 from paper.compare import leaves
@@ -213,7 +214,7 @@ def test_spec1_all_algorithms_of_a_seed_meet_the_same_world() -> None:
             (mine == theirs).all()
             for mine, theirs in zip(prepared.parts, first.prepared.parts, strict=True)
         )
-        assert (engine.shard.models == first.shard.models).all()
+        assert (engine.shard.rows.models == first.shard.rows.models).all()
         assert prepared.world.devices.names == first.prepared.world.devices.names
     # Asked in another order, and after other times.
     times = [500.0, 3.0, 40.0]
@@ -256,8 +257,8 @@ def test_spec1_the_mean_model_is_tested_beside_the_workers() -> None:
             assert record.evaluation is not None
             assert record.evaluation.accuracy.shape == (5,)
             assert record.accuracy == pytest.approx(record.evaluation.accuracy.mean())
-            mean = engine.shard.models.double().mean(dim=0).float()
-            [*_, again] = engine.shard.evaluate(mean.numpy())
+            mean = engine.shard.rows.models.double().mean(dim=0).float()
+            [*_, again] = engine.shard.tester.evaluate(mean.numpy())
             assert again.metric == record.evaluation.mean_model_accuracy
 
 

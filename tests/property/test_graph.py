@@ -176,10 +176,8 @@ def test_an_impossible_regular_graph_is_refused_with_the_reason(
     workers: int, degree: int, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
-        base_topology(
-            "random_regular", {"degree": degree}, workers=workers, seed=0, source="e.toml"
-        )
-    assert caught.value.source == "e.toml"
+        base_topology("random_regular", {"degree": degree}, workers=workers, seed=0)
+    assert caught.value.key == "topology.degree"
 
 
 def test_every_regular_graph_is_drawn() -> None:

@@ -22,6 +22,7 @@ from fedhp.config import (
     parse,
     to_tables,
 )
+from fedhp.config.origins import Origins
 from fedhp.errors import ConfigError
 from fedhp.graph import TOPOLOGIES
 from fedhp.learn.names import MODELS
@@ -91,11 +92,11 @@ def test_changes_are_laid_over_nested_tables() -> None:
 
 def test_a_wrong_override_is_blamed_on_the_command_line_and_the_rest_on_the_file() -> None:
     with pytest.raises(ConfigError, match=r"^command line: rounds: invalid value -1"):
-        parse({"workers": 3}, ["rounds=-1"], source="demo.toml")
+        parse({"workers": 3}, ["rounds=-1"], origins=Origins("demo.toml"))
     with pytest.raises(ConfigError, match=r"^command line: data: invalid value 3"):
-        parse({}, ["data=3"], source="demo.toml")
+        parse({}, ["data=3"], origins=Origins("demo.toml"))
     with pytest.raises(ConfigError, match=r"^demo\.toml: workers: invalid value 0"):
-        parse({"workers": 0}, ["rounds=1"], source="demo.toml")
+        parse({"workers": 0}, ["rounds=1"], origins=Origins("demo.toml"))
 
 
 @pytest.mark.parametrize(
@@ -433,7 +434,7 @@ def test_a_setting_of_another_way_to_exchange_or_attack_is_refused(
 def test_a_fixed_radius_replaces_the_clipping_by_median_distances() -> None:
     file = {"exchange": {"robust": "clip", "clip": 3.0}}
     notes: list[str] = []
-    exchange = parse(file, ["exchange.radius=0.5"], source="e.toml", notes=notes).exchange
+    exchange = parse(file, ["exchange.radius=0.5"], origins=Origins("e.toml"), notes=notes).exchange
     assert (exchange.clip, exchange.radius) == (2.0, 0.5)
     assert notes == ["exchange.radius=0.5 replaces exchange.clip = 3.0 in e.toml"]
     with pytest.raises(
@@ -487,7 +488,7 @@ def test_settings_of_recordings_go_with_their_files() -> None:
     }
     off = ["world.availability_trace=none", "world.device_trace=none"]
     notes: list[str] = []
-    world = parse(file, off[:1], source="e.toml", notes=notes).world
+    world = parse(file, off[:1], origins=Origins("e.toml"), notes=notes).world
     assert (world.availability_speed, world.trace_clients) == (1.0, "first")
     assert notes == [
         "world.availability_trace=none drops settings without effect in e.toml: "
@@ -521,7 +522,10 @@ def test_a_dropped_setting_is_reported_once(
 def test_a_section_given_as_a_whole_says_what_it_replaces() -> None:
     notes: list[str] = []
     experiment = parse(
-        {"data": {"skew": 0.8, "pool": 2}}, ["data={pool = 4}"], source="demo.toml", notes=notes
+        {"data": {"skew": 0.8, "pool": 2}},
+        ["data={pool = 4}"],
+        origins=Origins("demo.toml"),
+        notes=notes,
     )
     assert (experiment.data.skew, experiment.data.pool) == (None, 4)
     assert notes == ["data={...} drops the other settings in demo.toml: data.skew = 0.8"]
@@ -573,9 +577,9 @@ def test_every_built_in_setting_with_the_value_none_is_known() -> None:
 def test_a_combination_that_the_command_line_breaks_is_blamed_on_it() -> None:
     file = {"world": {"bandwidth": {"low": 3.0, "high": 9.0}}}
     with pytest.raises(ConfigError, match=r"^command line: world\.bandwidth\.low"):
-        parse(file, ["world.bandwidth.high=2"], source="demo.toml")
+        parse(file, ["world.bandwidth.high=2"], origins=Origins("demo.toml"))
     with pytest.raises(ConfigError, match=r"^demo\.toml: workers"):
-        parse({"workers": 0, **file}, ["world.bandwidth.high=20"], source="demo.toml")
+        parse({"workers": 0, **file}, ["world.bandwidth.high=20"], origins=Origins("demo.toml"))
 
 
 def test_a_target_in_percent_is_refused(tmp_path: Path) -> None:

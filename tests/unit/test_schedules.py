@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from fedhp.config import Experiment, TrainingConfig, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.errors import ConfigError
 from fedhp.schedules import learning_rate
 
@@ -204,11 +205,11 @@ def test_another_unit_drops_the_points_of_the_first() -> None:
     assert (training.milestones, training.warmup) == ([30, 90], 0)
     assert "training.warmup = 2" in notes[0]
     with pytest.raises(ConfigError, match="is required") as refusal:
-        parse(tables, ["training.decay_by=time"], source="ep.toml")
+        parse(tables, ["training.decay_by=time"], origins=Origins("ep.toml"))
     assert "training.decay_by=time drops settings of 'round' in ep.toml" in refusal.value.problem
     assert "training.milestones = [3, 9]" in refusal.value.problem
     with pytest.raises(ConfigError, match="is required") as refusal:
-        parse(tables, ["training.milestones=none"], source="ep.toml")
+        parse(tables, ["training.milestones=none"], origins=Origins("ep.toml"))
     assert "drops" not in refusal.value.problem
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from fedhp import graph, topologies
 from fedhp.config import parse
-from fedhp.engine.context import planning_context
 from fedhp.errors import ConfigError
 from fedhp.graph import base_topology, mixing_matrix, mixing_rate, round_topology, topology_from
+from fedhp.rounds.context import planning_context
 from fedhp.seeds import Purpose, generator
 from fedhp.types import ChangingTopology, FloatArray, Topology
 
@@ -223,24 +223,31 @@ def test_an_impossible_topology_is_refused_with_the_reason_and_the_fix(
     name: str, workers: int, settings: dict[str, Any], problem: str, fix: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
-        base_topology(name, settings, workers=workers, seed=0, source="e.toml")
+        base_topology(name, settings, workers=workers, seed=0)
     assert fix in caught.value.fix
     assert caught.value.allowed
-    assert caught.value.source == "e.toml"
+    assert caught.value.key.startswith("topology.")
 
 
 def test_the_fix_of_a_refused_topology_works() -> None:
+    refused = []
     for workers in range(1, 40):
         try:
             build("torus", workers)
         except ConfigError as error:
+            refused.append(workers)
             number = int(error.fix.split("workers = ")[1].split(",")[0])
-            build("torus", number)
+            assert build("torus", number).workers == number
+    primes = [n for n in range(2, 40) if all(n % divisor for divisor in range(2, n))]
+    assert refused == [1, *primes]
+    refused = []
     for neighbors in range(2, 12):
         try:
             build("small_world", 9, neighbors=neighbors)
         except ConfigError as error:
+            refused.append(neighbors)
             build("small_world", 9, neighbors=int(error.fix.split("= ")[1]))
+    assert refused == [3, 5, 7, 9, 10, 11]
 
 
 def wrong_weights(workers: int, seed: int) -> Topology:

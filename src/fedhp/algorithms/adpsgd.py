@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from fedhp.algorithms.base import STEPS, Federation, Observation, Range, Settings, Space
 from fedhp.algorithms.dpsgd import ring_order
+from fedhp.algorithms.traits import About, Traits
 from fedhp.graph import neighbor_lists
 from fedhp.seeds import Purpose, generator
 from fedhp.types import Action, BoolArray, IntArray
@@ -34,8 +35,20 @@ class ADPSGD(Settings):
     fair comparison.
     """
 
-    uses_rounds: ClassVar[bool] = False
-    local_epochs: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        uses_rounds=False,
+        local_epochs=True,
+        compression="set algorithm.compression instead (in simulations)",
+        plans_by="world",
+    )
+    about: ClassVar[About] = About(
+        name="AD-PSGD",
+        color="#009E73",
+        dashes="-.",
+        marker="^",
+        own_momentum=True,
+        planners=("", "steps=100"),
+    )
     tunable: ClassVar[Space] = {
         **Settings.tunable,
         "steps": STEPS,
@@ -47,6 +60,22 @@ class ADPSGD(Settings):
     serve: Literal["model", "average"] = "model"  # average: a moving average of each model
     compression: Literal["none", "int8"] = "none"  # of the difference between the pair's models
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None  # none: training.momentum
+
+    def configured(self) -> Traits:
+        """Its links, its steps, its momentum and its aids are settings."""
+        aids = {name: getattr(self, name) for name in ("overlap", "serve", "compression")}
+        return replace(
+            super().configured(),
+            uses_topology=self.neighbors == "base",
+            own_steps="" if self.steps is None else "steps",
+            momentum=self.momentum,
+            serves=self.serve,
+            simulated_settings={
+                name: f"is {value!r}, but workers of a network do not offer that"
+                for name, value in aids.items()
+                if value != ADPSGD.model_fields[name].default
+            },
+        )
 
     def start(self, federation: Federation) -> ADState:
         """The graph and the steps; nothing changes later."""

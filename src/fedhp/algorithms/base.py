@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedhp import components
+from fedhp.algorithms.traits import About, Traits
+from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import round_topology
+from fedhp.rule import Rule
 from fedhp.timing import Network
 from fedhp.types import (
     Action,
@@ -21,7 +25,6 @@ from fedhp.types import (
     Pair,
     Plan,
     Reports,
-    StepReason,
     Topology,
 )
 
@@ -29,8 +32,8 @@ ALGORITHMS = {
     "fedhp": "fedhp.algorithms.fedhp:FedHP",
     "fedhp_plus": "fedhp.algorithms.fedhp_plus:FedHPPlus",
     "dpsgd": "fedhp.algorithms.dpsgd:DPSGD",
-    "adpsgd": "fedhp.algorithms.adpsgd:ADPSGD",
     "ldsgd": "fedhp.algorithms.ldsgd:LDSGD",
+    "adpsgd": "fedhp.algorithms.adpsgd:ADPSGD",
     "pens": "fedhp.algorithms.pens:PENS",
     "free_links": "fedhp.algorithms.free_links:FreeLinks",
 }
@@ -139,47 +142,10 @@ class AsyncAlgorithm(Protocol):
         """What this worker does in its turn-th turn (from 0)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PastRound:
-    """A recorded round, as far as an algorithm decided it."""
-
-    round_index: int
-    learning_rate: float
-    rule: StepReason | None
-    facts: Mapping[str, float]
-    share_done: float | None = None  # of the new horizon, at the start of the round
-
-
-@dataclass(frozen=True, slots=True)
-class Lengthened:
-    """What a run with more rounds would have had instead, with the same decisions."""
-
-    state: Mapping[str, Any]  # fields of the algorithm's state
-    facts: Mapping[int, Mapping[str, float]]  # by round
-
-
-class OtherDecisions(Exception):
-    """With more rounds an earlier decision would have been different."""
-
-    def __init__(self, problem: str, *, hint: str) -> None:
-        super().__init__(problem)
-        self.hint = hint  # which settings avoid this
-
-
 def expected_rounds(round_index: int, share_done: float) -> int:
     """How many rounds a run with a horizon will have, if they take as long as those before this
     one."""
     return max(1, round((round_index - 1) / share_done))
-
-
-@runtime_checkable
-class Lengthenable(Protocol):
-    """An algorithm that uses the number of rounds and can tell whether a run may have more."""
-
-    def lengthen(
-        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
-    ) -> Lengthened:
-        """The past of a run with more rounds; OtherDecisions if a decision would change."""
 
 
 @runtime_checkable
@@ -205,58 +171,151 @@ class Restartable(Protocol):
         """The state once these workers, [N], begin again with the initial model."""
 
 
+@runtime_checkable
+class Ruled(Protocol):
+    """An algorithm whose workers do more than train, send the model and take the mix."""
+
+    def rule(self) -> Rule:
+        """What they do (fedhp.rule), by the settings of the algorithm."""
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """An algorithm whose traits depend on its settings."""
+
+    def configured(self) -> Traits:
+        """Its traits, with these settings."""
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """An algorithm that refuses some experiments by itself."""
+
+    def check_experiment(self, experiment: Experiment, federation: Federation) -> None:
+        """ConfigError for an experiment that it cannot have."""
+
+
 class Settings(BaseModel):
     """Base of the built-in algorithms, whose settings are their fields.
 
-    `uses_rounds`: whether the number of rounds of the experiment is used. If not, a finished run
-    can be extended. An algorithm that does not declare it counts as if it did. `learning_rate` is
-    used by the engine; the algorithm sees the rate of a round in its observation.
-    `group_average`: whether its plans have a GroupAverage, for which workers keep more state.
-    `changing_topology`: whether it follows a topology that changes over rounds; one that does not
-    say so is not run with such a topology.
-    `local_epochs`: whether it takes the steps of training.local_epochs from its observation.
+    `learning_rate` is used by the engine; the algorithm sees the rate of a round in its
+    observation. A class may have another default of it, which counts with SGD (rates.py).
     `tunable`: what `fedhp tune` tries for its settings.
-    A class may have another default of `learning_rate`, which counts with SGD (rates.py).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-    uses_rounds: ClassVar[bool] = True
-    group_average: ClassVar[bool] = False
-    changing_topology: ClassVar[bool] = False
-    local_epochs: ClassVar[bool] = False
-    push_sum: ClassVar[bool] = False
-    tracking: ClassVar[bool] = False
+    traits: ClassVar[Traits] = Traits()
+    about: ClassVar[About]
     tunable: ClassVar[Space] = {"learning_rate": LEARNING_RATES}
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # none: training.learning_rate
 
+    def configured(self) -> Traits:
+        """Its traits, with these settings."""
+        given = "learning_rate" in self.model_fields_set
+        return replace(self.traits, learning_rate=self.learning_rate, sgd_rate=not given)
 
-def load_algorithm(
-    name: str, settings: Mapping[str, Any], *, source: str = ""
-) -> Algorithm | AsyncAlgorithm:
+
+def load_algorithm(name: str, settings: Mapping[str, Any]) -> Algorithm | AsyncAlgorithm:
     """The algorithm of this name or dotted path, with its settings checked."""
-    part = components.resolve(name, ALGORITHMS, key="algorithm.name", source=source)
-    algorithm = components.build(part, settings=settings, prefix="algorithm", source=source)
+    part = components.resolve(name, ALGORITHMS, key="algorithm.name")
+    algorithm = components.build(part, settings=settings, prefix="algorithm")
     if not isinstance(algorithm, Algorithm | AsyncAlgorithm):
         raise ConfigError(
             f"{name!r} is not an algorithm: it needs start() and plan(), or start() and act()",
             key="algorithm.name",
-            source=source,
             allowed="a class with start(federation) and plan(state, observation, reports)",
             fix="see docs/own-parts.md for the protocol",
+        )
+    wrong, instead = _misdeclared(algorithm)
+    if wrong:
+        raise ConfigError(
+            f"{name!r} has {wrong}, which has no effect",
+            key="algorithm.name",
+            allowed=f"{instead} in its class, with from fedhp.algorithms import Traits",
+            fix=f"write {instead} instead (docs/own-parts.md)",
         )
     return algorithm
 
 
-def pushes_sums(algorithm: object) -> bool:
-    """Whether a scalar weight travels with every model (push-sum), as the class declares."""
-    return bool(getattr(algorithm, "push_sum", False))
+def rule_of(algorithm: object) -> Rule:
+    """What the workers of an algorithm do, as it declares."""
+    return algorithm.rule() if isinstance(algorithm, Ruled) else Rule()
 
 
-def tracks(algorithm: object) -> bool:
-    """Whether a side vector travels with every model: the tracked mean change of all workers."""
-    return bool(getattr(algorithm, "tracking", False))
+# Once flags of the class, by the trait or the rule that each is now.
+_FORMER = {
+    "uses_rounds": "uses_rounds",
+    "changing_topology": "follows_changes",
+    "local_epochs": "local_epochs",
+    "group_average": "group_average",
+}
+_FORMER_RULES = {"push_sum": "PushSum()", "tracking": "Tracking()"}
 
 
-def averages_groups(algorithm: object) -> bool:
-    """Whether an algorithm's plans may have a GroupAverage, as its class declares."""
-    return bool(getattr(algorithm, "group_average", False))
+def _misdeclared(algorithm: object) -> tuple[str, str]:
+    """What a class declares in a form that nothing reads, and the right form; or nothing."""
+    declared = getattr(algorithm, "traits", Traits())
+    if not isinstance(declared, Traits):
+        return f"traits = {declared!r}", "traits = Traits(...)"
+    if not isinstance(rule_of(algorithm), Rule):
+        return f"the rule {rule_of(algorithm)!r}", "def rule(self) -> fedhp.rule.Rule"
+    flags = {name: getattr(algorithm, name, None) for name in (*_FORMER, *_FORMER_RULES)}
+    flags = {name: value for name, value in flags.items() if isinstance(value, bool)}
+    fields = ", ".join(
+        f"{_FORMER[name]}={value}" for name, value in flags.items() if name in _FORMER
+    )
+    forms = [f"traits = Traits({fields})"] if fields else []
+    rules = [rule for name, rule in _FORMER_RULES.items() if flags.get(name)]
+    if rules:
+        rule = rules[0] if len(rules) == 1 else "TrackedPushSum()"
+        forms.append(f"def rule(self): return fedhp.rule.{rule}")
+    return " and ".join(f"{name} = {value}" for name, value in flags.items()), ", ".join(
+        forms
+    ) or "nothing"
+
+
+def is_synchronous(algorithm: object) -> TypeGuard[Algorithm]:
+    """Whether it has rounds."""
+    return isinstance(algorithm, Algorithm)
+
+
+def is_asynchronous(algorithm: object) -> TypeGuard[AsyncAlgorithm]:
+    """Whether it has turns instead of rounds."""
+    return not is_synchronous(algorithm)
+
+
+def traits_of(algorithm: object) -> Traits:
+    """What an algorithm declares, with its settings; a class may declare nothing."""
+    if isinstance(algorithm, Configured):
+        return algorithm.configured()
+    declared: Traits = getattr(algorithm, "traits", Traits())
+    return declared
+
+
+@cache
+def built_in(name: str) -> type[Settings]:
+    """The class of a built-in algorithm, the only one that is imported."""
+    part = components.resolve(name, ALGORITHMS, key="algorithm.name")
+    assert isinstance(part, type)
+    assert issubclass(part, Settings)
+    return part
+
+
+def has_own_rate(part: object) -> bool:
+    """Whether a class has a setting `learning_rate`, which replaces that of the experiment."""
+    return isinstance(part, type) and issubclass(part, Settings)
+
+
+def built_ins(wanted: Callable[[Settings], bool]) -> list[str]:
+    """The names of the built-in algorithms, with their default settings, that are such."""
+    return [name for name in ALGORITHMS if wanted(built_in(name)())]
+
+
+def about(name: str) -> About | None:
+    """How reports call and draw the built-in algorithm of this name; None: there is none."""
+    return built_in(name).about if name in ALGORITHMS else None
+
+
+def abouts() -> dict[str, About]:
+    """Of all built-in algorithms, by name."""
+    return {name: built_in(name).about for name in ALGORITHMS}

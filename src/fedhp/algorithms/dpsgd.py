@@ -6,21 +6,25 @@ rounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
 
 from fedhp.algorithms.base import STEPS, Federation, Observation, Settings, Space
+from fedhp.algorithms.traits import About, Traits
+from fedhp.config import Experiment
+from fedhp.errors import ConfigError
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import MixingRule, among, ring_over, topology_from
 from fedhp.seeds import Purpose, generator
+from fedhp.topologies import ADDED_NAMES
 from fedhp.types import (
     BoolArray,
     Decision,
     IntArray,
     LinkVerdict,
-    NeighborMixing,
     Plan,
     Reports,
     StepReason,
@@ -39,16 +43,62 @@ class RingState:
     steps: int
 
 
-class DPSGD(Settings):
-    """Ring over a random permutation, fixed steps."""
+class OnRing(Settings):
+    """Base of those with fixed steps that mix on a ring, or on the topology of the experiment."""
 
-    uses_rounds: ClassVar[bool] = False
-    changing_topology: ClassVar[bool] = True
-    local_epochs: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        uses_rounds=False, follows_changes=True, local_epochs=True, plans_by="world"
+    )
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
-    steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
+    steps: int | None = None
     weights: MixingRule = "max_degree"
     neighbors: Neighbors | None = None  # base: those of [topology]; none: its own ring
+
+    def configured(self) -> Traits:
+        """Its links and its steps are settings."""
+        return replace(
+            super().configured(),
+            uses_topology=self.neighbors == "base",
+            own_steps="" if self.steps is None else "steps",
+        )
+
+    def check_experiment(self, experiment: Experiment, federation: Federation) -> None:
+        """Refuse a topology that the ring would silently replace, and weights that the topology
+        replaces."""
+        name = experiment.topology.name
+        added = name in ADDED_NAMES or federation.changing is not None
+        if self.neighbors is None and added:
+            raise ConfigError(
+                f"{experiment.algorithm.name!r} mixes on its own ring by default, so topology.name "
+                f"= {name!r} would have no effect",
+                key="algorithm.neighbors",
+                allowed="'base' (the links of [topology]) or 'ring'",
+                fix=f"set algorithm.neighbors = 'base' (in a comparison: "
+                f"{experiment.algorithm.name}:neighbors=base)",
+                others=("topology.name",),
+            )
+        given = self.neighbors == "base" and "weights" in self.model_fields_set
+        if given and federation.topology_at(1).weights is not None:
+            raise ConfigError(
+                f"has no effect: {name!r} has its own weights",
+                key="algorithm.weights",
+                allowed="no algorithm.weights with this topology",
+                fix="remove algorithm.weights",
+            )
+
+
+class DPSGD(OnRing):
+    """Ring over a random permutation, fixed steps."""
+
+    about: ClassVar[About] = About(
+        name="D-PSGD",
+        color="#0072B2",
+        dashes="--",
+        marker="s",
+        planners=("",),
+        on_topology="neighbors=base",
+    )
+    steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
 
     def start(self, federation: Federation) -> RingState:
         """Draw the ring."""

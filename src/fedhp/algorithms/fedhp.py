@@ -6,7 +6,6 @@ paper; the paper's own can be selected: planner, pace, bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -15,10 +14,7 @@ from pydantic import Field
 
 from fedhp.algorithms.base import (
     Federation,
-    Lengthened,
     Observation,
-    OtherDecisions,
-    PastRound,
     Range,
     Settings,
     Space,
@@ -26,6 +22,7 @@ from fedhp.algorithms.base import (
 )
 from fedhp.algorithms.pace import Assignment, fill, literal, moving_average, opt, raw_pace
 from fedhp.algorithms.search import SearchResult, search
+from fedhp.algorithms.traits import About, Traits
 from fedhp.distance import (
     absent_distance,
     complete,
@@ -36,6 +33,7 @@ from fedhp.distance import (
     update_distance,
     update_link_distance,
 )
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import MixingRule
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import median_steps
@@ -44,10 +42,8 @@ from fedhp.types import (
     Decision,
     FloatArray,
     IntArray,
-    NeighborMixing,
     Plan,
     Reports,
-    StepRule,
     Topology,
 )
 
@@ -56,6 +52,7 @@ ALL_PAIRS = 2_000
 SAMPLED_SOURCES = 256
 # The distances of pairs are left out of a condensed state if they are as many times the links.
 CONDENSED_SHARE = 8
+MAX_STEPS = 100  # of a worker in a round, by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,19 @@ class FedHPState:
 class FedHP(Settings):
     """Adaptive steps and topology for every worker, every round."""
 
-    local_epochs: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(local_epochs=True)
+    about: ClassVar[About] = About(
+        name="FedHP",
+        color="#D55E00",
+        dashes="-",
+        marker="o",
+        width=2.0,
+        order=5.0,
+        favourite=1,
+        work=1.8,
+        most_steps=MAX_STEPS,
+        planners=("deadline=opt", "deadline=fill"),
+    )
     tunable: ClassVar[Space] = {
         **Settings.tunable,
         "deadline": ("opt", "fill"),
@@ -94,7 +103,7 @@ class FedHP(Settings):
     initial_steps: Annotated[int, Field(ge=1, le=100_000)] | None = (
         None  # none: training.local_steps
     )
-    max_steps: Annotated[int, Field(ge=1, le=100_000)] = 100
+    max_steps: Annotated[int, Field(ge=1, le=100_000)] = MAX_STEPS
     weights: MixingRule = "max_degree"
     distance_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta_1
     bound_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.5  # beta_2
@@ -107,6 +116,18 @@ class FedHP(Settings):
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.5  # of step times and estimates
     # Of how many workers the distances are kept; none: of all up to 2,000, otherwise of 256.
     distance_sources: Annotated[int, Field(ge=1)] | None = None
+
+    def configured(self) -> Traits:
+        """The steps follow a pace, and with it training.local_steps, unless the deadline sets
+        them alone."""
+        paced = (self.deadline, self.planner) != ("opt", "settled")
+        return replace(
+            super().configured(),
+            local_work=paced,
+            own_steps="" if self.initial_steps is None else "initial_steps",
+            uses_estimates=paced,
+            distance_smoothing=self.distance_smoothing,
+        )
 
     def start(self, federation: Federation) -> FedHPState:
         """Only the base topology is known."""
@@ -283,53 +304,14 @@ class FedHP(Settings):
 
     def _pace_steps(self, state: FedHPState) -> float:
         """clip(initial_steps * raw(h) / raw(1), 1, max_steps), or the paper's absolute value."""
-        return self._clipped_pace(
-            state.initial_steps, raw=self._raw_pace(state), first_raw=state.first_raw_pace
-        )
-
-    def _clipped_pace(self, initial_steps: int, *, raw: float, first_raw: float) -> float:
-        wanted = float(initial_steps)
+        wanted = float(state.initial_steps)
+        raw = self._raw_pace(state)
         if np.isfinite(raw):
             if self.pace == "formula" or self.planner == "literal":
                 wanted = raw
-            elif self.pace == "ratio" and first_raw > 0:
-                wanted = initial_steps * raw / first_raw
+            elif self.pace == "ratio" and state.first_raw_pace > 0:
+                wanted = state.initial_steps * raw / state.first_raw_pace
         return float(np.clip(wanted, 1, self.max_steps))
-
-    def lengthen(
-        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
-    ) -> Lengthened:
-        """The pace's formula has the number of rounds. The deadline `opt` does not use the pace;
-        elsewhere it must be the same in every bit."""
-        first_raw = rate_before = float("nan")
-        if len(past) > 1 and past[1].share_done:
-            rounds = expected_rounds(past[1].round_index, past[1].share_done)
-        facts: dict[int, dict[str, float]] = {}
-        for done in past:
-            estimates = {
-                name: done.facts.get(name, float("nan"))
-                for name in ("initial_loss", "smoothness", "gradient_variance")
-            }
-            first_raw_now, raw = (
-                raw_pace(workers=workers, rounds=rounds, learning_rate=rate, **estimates)
-                for rate in (rate_before, done.learning_rate)
-            )
-            if np.isnan(first_raw):
-                first_raw = first_raw_now
-            pace_steps = self._clipped_pace(
-                self.initial_steps or local_steps, raw=raw, first_raw=first_raw
-            )
-            by_pace = done.rule is None or done.rule.rule is not StepRule.OPT
-            if by_pace and pace_steps != done.facts.get("pace_steps"):
-                raise OtherDecisions(
-                    f"FedHP would have set another pace in round {done.round_index}, because the "
-                    "formula of the pace contains the number of rounds",
-                    hint="with algorithm.deadline = 'opt' or algorithm.pace = 'fixed' a run can "
-                    "get more rounds later",
-                )
-            facts[done.round_index] = {"raw_pace": raw, "pace_steps": pace_steps}
-            rate_before = done.learning_rate
-        return Lengthened({"rounds": rounds, "first_raw_pace": first_raw}, facts)
 
     def _assign(
         self, step_time: FloatArray, communication_time: FloatArray, pace_steps: float

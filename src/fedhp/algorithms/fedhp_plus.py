@@ -14,14 +14,15 @@ import numpy as np
 from pydantic import Field
 
 from fedhp.algorithms.base import Federation, Observation, Range, Settings, Space
-from fedhp.algorithms.group_tree import build_tree, fastest_first, group_time, link_times
+from fedhp.algorithms.group_tree import build_tree, fastest_first
 from fedhp.algorithms.pace import moving_average
+from fedhp.algorithms.traits import About, Traits
+from fedhp.exchange import GroupAverage
 from fedhp.timing import Network
 from fedhp.types import (
     BoolArray,
     Decision,
     FloatArray,
-    GroupAverage,
     GroupRole,
     IntArray,
     LinkVerdict,
@@ -68,8 +69,23 @@ class _Group:
 class FedHPPlus(Settings):
     """Group averages over the fast links of the moment, overlapped with training."""
 
-    uses_rounds: ClassVar[bool] = False
-    group_average: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        uses_rounds=False,
+        uses_topology=False,
+        local_work=False,
+        group_average=True,
+        compression="set algorithm.compression instead",
+        plans_by="world",
+    )
+    about: ClassVar[About] = About(
+        name="FedHP+",
+        color="#000000",
+        dashes="-",
+        marker="*",
+        width=1.8,
+        order=4.0,
+        favourite=2,
+    )
     tunable: ClassVar[Space] = {
         **Settings.tunable,
         "momentum": Range(0.0, 0.95),
@@ -86,6 +102,10 @@ class FedHPPlus(Settings):
     min_steps: Annotated[int, Field(ge=1, le=100_000)] = 5  # of the fastest worker, per deadline
     max_steps: Annotated[int, Field(ge=1, le=100_000)] = 500  # of the fastest worker
     overlap: bool = True  # train during the transfer as well
+
+    def configured(self) -> Traits:
+        """The number of fragments is a setting."""
+        return replace(super().configured(), fragments=self.fragments)
 
     def start(self, federation: Federation) -> FedHPPlusState:
         """Everyone holds the initial model."""
@@ -185,7 +205,7 @@ class FedHPPlus(Settings):
                 returning=members[~current[members]],
                 avoid=avoid,
             )
-            groups.append(_Group(exchange, group_time(exchange, network), added))
+            groups.append(_Group(exchange, exchange.transfer_time(network), added))
         return min(groups, key=lambda group: group.cost(last_deadline))
 
     def _exchange(
@@ -246,7 +266,7 @@ class FedHPPlus(Settings):
         return Decision(
             links=links,
             verdicts=np.full(len(links), LinkVerdict.TREE, dtype=np.int64),
-            link_time=link_times(exchange, observation.network),
+            link_time=exchange.link_times(observation.network),
             rule=StepReason(rule),
             facts={
                 **facts,

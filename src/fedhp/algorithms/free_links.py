@@ -6,12 +6,13 @@ learning rate N times as large this is an exact average of all N models after ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from fedhp.algorithms.base import Federation, Observation, Settings
+from fedhp.algorithms.traits import About, Traits
 from fedhp.types import Action
 
 
@@ -23,11 +24,25 @@ class FreeLinksState:
 class FreeLinks(Settings):
     """Asynchronous SGD on one shared model."""
 
-    uses_rounds: ClassVar[bool] = False
+    traits: ClassVar[Traits] = Traits(
+        uses_rounds=False,
+        uses_topology=False,
+        local_work=False,
+        single_steps=True,
+        plans_by="world",
+        simulated="has links that cost nothing, which a network does not have",
+    )
+    about: ClassVar[About] = About(
+        name="free links (limit)", color="#7f7f7f", dashes="--", marker="x", width=1.0, limit=True
+    )
     # Of the shared model: up to N steps are under way at a time, and each moves it.
     # It is a rate of SGD (rates.py).
     learning_rate: Annotated[float, Field(gt=0)] | None = 0.05
     serve: Literal["model", "average"] = "average"  # average: a moving average of the model
+
+    def configured(self) -> Traits:
+        """What is served is a setting."""
+        return replace(super().configured(), serves=self.serve)
 
     def start(self, federation: Federation) -> FreeLinksState:
         """Nothing to prepare."""

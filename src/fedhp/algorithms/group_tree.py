@@ -1,8 +1,4 @@
-"""The tree of a group average: its shape, how long a fragment takes over it, and its bytes.
-
-The fragment travels in CHUNKS pieces, up to the root and back down at the same time: the slowest
-link sets the pace, and the pieces need two more of their times per level of the tree.
-"""
+"""The shape of the tree of a group average; its time and bytes are in exchange/group.py."""
 
 from __future__ import annotations
 
@@ -12,11 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.timing import INT8_BLOCK, Network, int8_bytes
-from fedhp.types import BoolArray, FloatArray, GroupAverage, IntArray, Pair
+from fedhp.timing import Network
+from fedhp.types import BoolArray, FloatArray, IntArray, Pair
 
-CHUNKS = 128
-INT8_SHARE = 1 / 4 + 1 / INT8_BLOCK  # one byte per value, and a scale of 32 bits per block
 FAN_OUT = 2  # children of a worker whose transfers do not share its bandwidth
 
 
@@ -151,87 +145,3 @@ def _prim(speeds: FloatArray, start: int) -> tuple[IntArray, IntArray]:
         faster = speeds[chosen] > best
         best, above = np.where(faster, speeds[chosen], best), np.where(faster, chosen, above)
     return np.array(order, dtype=np.int64), np.array(parents, dtype=np.int64)
-
-
-def message_bits(group: GroupAverage, model_bits: float) -> float:
-    """Bits of a fragment as a message of the tree, up or down."""
-    return model_bits / group.fragments * (1 if group.compression == "none" else INT8_SHARE)
-
-
-def group_time(group: GroupAverage, network: Network, *, jitter: FloatArray | None = None) -> float:
-    """Seconds until the last participant has the new consensus. jitter: by how much each link of
-    group.links takes longer, [E]."""
-    streaming = streaming_time(group, network, jitter=jitter)
-    return streaming + tree_latency(group, network.latency)
-
-
-def streaming_time(
-    group: GroupAverage, network: Network, *, jitter: FloatArray | None = None
-) -> float:
-    """The part of group_time that the bandwidth sets; 0 where nothing travels."""
-    if len(group.participants) < 2:
-        return 0.0
-    seconds = _link_seconds(group, network)
-    if jitter is not None:
-        seconds = seconds[_link_order(group)] * jitter
-    slowest = float(seconds.max())
-    return slowest * (1 + 2 * tree_depth(group) / CHUNKS)
-
-
-def tree_latency(group: GroupAverage, latency: float) -> float:
-    """The part of group_time that does not depend on the bandwidth: one latency per hop."""
-    return 2 * tree_depth(group) * latency if len(group.participants) else 0.0
-
-
-def link_times(group: GroupAverage, network: Network) -> FloatArray:
-    """Seconds that each link of group.links needs for its messages, [E]."""
-    seconds = _link_seconds(group, network) + network.latency
-    return np.asarray(seconds[_link_order(group)])
-
-
-def link_bytes(group: GroupAverage, model_bits: float) -> IntArray:
-    """Bytes over each link of group.links, up and down together, [E]."""
-    values = round(model_bits / 32)
-    first, last = (
-        part * values // group.fragments for part in (group.fragment, group.fragment + 1)
-    )
-    message = 4 * (last - first) if group.compression == "none" else int8_bytes(last - first)
-    return np.full(len(group.links), 2 * message, dtype=np.int64)
-
-
-def tree_depth(group: GroupAverage) -> int:
-    """Links between the root and the farthest participant."""
-    above = dict(zip(group.participants.tolist(), group.parents.tolist(), strict=True))
-    depth: dict[int, int] = {-1: -1}
-    for worker in above:
-        path = []
-        while worker not in depth:
-            path.append(worker)
-            worker = above[worker]
-        for node in reversed(path):
-            depth[node] = depth[above[node]] + 1
-    return max(depth.values())
-
-
-def _link_seconds(group: GroupAverage, network: Network) -> FloatArray:
-    """Seconds of each participant's link to its parent, the root left out; without latency."""
-    message = message_bits(group, network.model_bits)
-    below = group.parents >= 0
-    child, parent = group.participants[below], group.parents[below]
-    lower = upper = np.full(len(child), message)
-    if network.sharing:
-        # What a worker sends goes over its bandwidth, and what it receives, both at once.
-        degree = np.bincount(np.concatenate([child, parent]), minlength=len(network.bandwidth))
-        lower, upper = message * degree[child], message * degree[parent]
-    if network.bandwidth.ndim == 1:
-        by_child, by_parent = lower / network.bandwidth[child], upper / network.bandwidth[parent]
-        return np.asarray(np.maximum(by_child, by_parent))
-    return np.asarray(np.maximum(lower, upper) / network.bandwidth[child, parent])
-
-
-def _link_order(group: GroupAverage) -> IntArray:
-    """How the links, by their lower end, are sorted in group.links."""
-    below = group.parents >= 0
-    ends = np.stack([group.participants[below], group.parents[below]], axis=1)
-    ends.sort(axis=1)
-    return np.lexsort((ends[:, 1], ends[:, 0]))

@@ -9,23 +9,26 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedhp.algorithms.base import STEPS, Federation, Observation, Settings, Space
-from fedhp.algorithms.dpsgd import Neighbors, RingState, mixing_plan, ring_order
-from fedhp.graph import MixingRule
+from fedhp.algorithms.base import Federation, Observation
+from fedhp.algorithms.dpsgd import OnRing, RingState, mixing_plan, ring_order
+from fedhp.algorithms.traits import About
 from fedhp.types import Plan, Reports, StepReason, StepRule
 
 
-class LDSGD(Settings):
+class LDSGD(OnRing):
     """Local and communicating phases in turn."""
 
-    uses_rounds: ClassVar[bool] = False
-    changing_topology: ClassVar[bool] = True
-    local_epochs: ClassVar[bool] = True
-    tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
+    about: ClassVar[About] = About(
+        name="LD-SGD",
+        color="#56B4E9",
+        dashes=":",
+        marker="D",
+        work=0.53,
+        planners=("",),
+        on_topology="neighbors=base",
+    )
     steps: Annotated[int, Field(ge=0, le=100_000)] | None = None  # I1; none: training.local_steps
     communications: Annotated[int, Field(ge=1)] = 2  # I2
-    weights: MixingRule = "max_degree"
-    neighbors: Neighbors | None = None  # base: those of [topology]; none: its own ring
 
     def start(self, federation: Federation) -> RingState:
         """Draw the ring."""

@@ -6,7 +6,6 @@ kept more often than by chance. Exchanges are directed, so the mixing is row-sto
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -16,26 +15,23 @@ from pydantic import Field
 from fedhp.algorithms.base import (
     STEPS,
     Federation,
-    Lengthened,
     Observation,
-    OtherDecisions,
-    PastRound,
     Range,
     Settings,
     Space,
 )
+from fedhp.algorithms.traits import About, Scoring, Traits
+from fedhp.config import Experiment
+from fedhp.errors import ConfigError
+from fedhp.exchange import DirectedMixing, Exchange, NeighborMixing, PeerScoring
 from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
     BoolArray,
     Decision,
-    DirectedMixing,
-    Exchange,
     FloatArray,
     IntArray,
     LinkVerdict,
-    NeighborMixing,
-    PeerScoring,
     Plan,
     Reports,
     StepReason,
@@ -44,6 +40,10 @@ from fedhp.types import (
 
 # With training.local_steps and with training.local_epochs.
 SCORING_RULES = (StepRule.PEERS_SCORED, StepRule.PEERS_SCORED_EPOCHS)
+NOT_SENT_BACK = (
+    "is true, but a network of machines does not offer that: a worker that pulls a model does not "
+    "send one back"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,15 @@ class PENSState:
 class PENS(Settings):
     """Performance-based neighbor selection."""
 
-    local_epochs: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(local_epochs=True)
+    about: ClassVar[About] = About(
+        name="PENS",
+        color="#CC79A7",
+        dashes=(0, (5, 1, 1, 1, 1, 1)),
+        marker="v",
+        work=1.2,
+        planners=("",),
+    )
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS, "stage_share": Range(0.1, 0.5)}
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
     stage_share: Annotated[float, Field(ge=0, le=1)] = 0.25  # of the rounds, scoring
@@ -70,6 +78,38 @@ class PENS(Settings):
     samples: Annotated[int, Field(ge=1)] = 64
     score_cost: Annotated[float, Field(ge=0)] = 0.67  # step times per scored model
     symmetric: bool = False  # average along both directions instead of pulling
+
+    def configured(self) -> Traits:
+        """Its steps and how it scores are settings."""
+        return replace(
+            super().configured(),
+            own_steps="" if self.steps is None else "steps",
+            scoring=Scoring(self.keep, self.samples, self.symmetric),
+            simulated_settings={"symmetric": NOT_SENT_BACK} if self.symmetric else {},
+        )
+
+    def check_experiment(self, experiment: Experiment, federation: Federation) -> None:
+        """Refuse Krum of the few peers that are scored and kept in the first stage: it would choose
+        among too few. The other rules withstand fewer poisoned models then, and a note says so."""
+        exchange, workers = experiment.exchange, experiment.workers
+        if exchange.robust != "krum":
+            return
+        least = exchange.min_peers(workers, present=workers)
+        fewest = int(federation.base_topology.degrees.min())
+        counts = {"algorithm.keep": self.keep, "algorithm.peers": self.peers}
+        short = [f"{key} is {count}" for key, count in counts.items() if count < least]
+        fix = f"set algorithm.keep = {least} and algorithm.peers to at least as much"
+        if not short and fewest < least:
+            short = [f"a worker has only {fewest} neighbors in [topology]"]
+            fix = "set topology.name = 'full'"
+        if short:
+            raise ConfigError(
+                f"is 'krum', which needs the models of {least} peers to withstand "
+                f"{exchange.max_poisoned(workers)} poisoned ones, but {' and '.join(short)}",
+                key="exchange.robust",
+                allowed=f"another rule, or at least {least} peers that PENS scores and keeps",
+                fix=f"{fix}, lower exchange.trim, or set exchange.robust = 'trimmed_mean'",
+            )
 
     def start(self, federation: Federation) -> PENSState:
         """No peer has been scored yet."""
@@ -123,31 +163,6 @@ class PENS(Settings):
                 rule=self._rule(state, observation, scoring=scoring),
             ),
         )
-
-    def lengthen(
-        self, past: Sequence[PastRound], *, workers: int, rounds: int, local_steps: int
-    ) -> Lengthened:
-        """The first stage is a share of the rounds: every round must stay in its stage.
-
-        If one of the second stage does, both stages are as long as before.
-        """
-        stage_rounds = round(self.stage_share * rounds)
-        horizon = any(done.share_done is not None for done in past)
-        for done in past:
-            scored = done.rule is not None and done.rule.rule in SCORING_RULES
-            first_stage = done.round_index <= stage_rounds
-            if done.share_done is not None:
-                first_stage = done.share_done < self.stage_share
-            if scored != first_stage:
-                length = "would last longer" if horizon else f"would have had {stage_rounds} rounds"
-                raise OtherDecisions(
-                    f"the first stage of PENS (algorithm.stage_share = {self.stage_share:g} of "
-                    f"the {'horizon' if horizon else 'rounds'}) {length}, but round "
-                    f"{done.round_index} was already in the second",
-                    hint="with algorithm.stage_share = 0 or 1, or before the first stage has "
-                    "ended, a run can get more rounds later",
-                )
-        return Lengthened({} if horizon else {"stage_rounds": stage_rounds}, {})
 
     def _exchange(self, sources: IntArray, *, scoring: bool) -> tuple[Exchange, LinkVerdict]:
         if scoring:

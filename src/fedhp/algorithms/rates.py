@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedhp.algorithms.base import Settings, load_algorithm
+from fedhp.algorithms.base import load_algorithm, traits_of
 from fedhp.components import is_dotted
 from fedhp.config import UNSET, Experiment, parse_change
 from fedhp.errors import ConfigError
-from fedhp.tables import COMMAND_LINE
 
 KEY = "training.learning_rate"
 
@@ -20,10 +19,8 @@ def own_learning_rate(algorithm: object, *, optimizer: str) -> float | None:
     The defaults of the classes are rates of SGD: with another optimizer only a rate that is set
     counts.
     """
-    if not isinstance(algorithm, Settings):
-        return None
-    given = "learning_rate" in algorithm.model_fields_set
-    return algorithm.learning_rate if given or optimizer == "sgd" else None
+    traits = traits_of(algorithm)
+    return traits.learning_rate if optimizer == "sgd" or not traits.sgd_rate else None
 
 
 def is_rate_overridden(changes: Iterable[tuple[str, Any]]) -> bool:
@@ -46,20 +43,20 @@ def ignored_rate(experiment: Experiment) -> float | None:
     return None if own == experiment.training.learning_rate else own
 
 
-def check_rate_has_effect(experiment: Experiment, *, source: str = COMMAND_LINE) -> None:
+def check_rate_has_effect(experiment: Experiment) -> None:
     """Refuse a training.learning_rate that somebody set for this algorithm alone, and which its
     own rate replaces."""
     own, wanted = ignored_rate(experiment), experiment.training.learning_rate
     if own is None:
         return
     name = experiment.algorithm.name
-    raise ConfigError(
-        f"the value {wanted:g} has no effect: {name!r} has its own learning rate, {own:g}",
-        key=KEY,
-        source=source,
-        allowed=f"algorithm.learning_rate for the rate of {name!r}",
-        fix=f"set algorithm.learning_rate={wanted:g} instead",
-    )
+    with experiment.origins.named():
+        raise ConfigError(
+            f"the value {wanted:g} has no effect: {name!r} has its own learning rate, {own:g}",
+            key=KEY,
+            allowed=f"algorithm.learning_rate for the rate of {name!r}",
+            fix=f"set algorithm.learning_rate={wanted:g} instead",
+        )
 
 
 def check_rate_of_command_line(experiment: Experiment, overrides: Iterable[str]) -> None:

@@ -1,18 +1,23 @@
-"""Which algorithm may be run with which topology: what would have no effect is refused."""
+"""Which algorithm may be run with which topology: what would have no effect is refused.
+
+What only one algorithm refuses is in its file (`check_experiment`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedhp.algorithms.adpsgd import ADPSGD
-from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Federation, Settings
-from fedhp.algorithms.dpsgd import DPSGD
-from fedhp.algorithms.fedhp_plus import FedHPPlus
-from fedhp.algorithms.free_links import FreeLinks
-from fedhp.algorithms.ldsgd import LDSGD
+from fedhp.algorithms.base import (
+    Algorithm,
+    AsyncAlgorithm,
+    Federation,
+    Selective,
+    built_ins,
+    traits_of,
+)
+from fedhp.components import is_dotted
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
-from fedhp.topologies import ADDED_NAMES
 
 # A fixed topology with the links of one that changes, or with as few.
 _FIXED = {
@@ -27,86 +32,41 @@ def check_topology(
     experiment: Experiment,
     *,
     recorded_away: Collection[int] = (),
-    source: str = "",
 ) -> None:
     """Refuse a topology that the algorithm does not follow, or that would fall apart.
     recorded_away: workers that are away at some time of world.trace."""
-    _check_ring(algorithm, federation, experiment, source)
-    if not uses_topology(algorithm):
+    if isinstance(algorithm, Selective):
+        algorithm.check_experiment(experiment, federation)
+    traits = traits_of(algorithm)
+    if not traits.uses_topology:
         return
-    if federation.changing is not None:
-        _check_changing(algorithm, experiment, source)
-    _check_weights(algorithm, federation, experiment, source)
+    if federation.changing is not None and not traits.follows_changes:
+        _refuse_changing(experiment)
     if experiment.topology.name == "star":
-        _check_center(experiment, recorded_away, source)
+        _check_center(experiment, recorded_away)
 
 
-def uses_topology(algorithm: Algorithm | AsyncAlgorithm) -> bool:
-    """Whether [topology] has an effect: some algorithms have their own links."""
-    if isinstance(algorithm, DPSGD | LDSGD | ADPSGD):
-        return algorithm.neighbors == "base"
-    return not isinstance(algorithm, FedHPPlus | FreeLinks)
-
-
-def _check_ring(
-    algorithm: Algorithm | AsyncAlgorithm,
-    federation: Federation,
-    experiment: Experiment,
-    source: str,
-) -> None:
-    """Their ring is the default: a topology that it silently replaces is not what was meant."""
-    name = experiment.topology.name
-    added = name in ADDED_NAMES or federation.changing is not None
-    if isinstance(algorithm, DPSGD | LDSGD) and algorithm.neighbors is None and added:
-        raise ConfigError(
-            f"{experiment.algorithm.name!r} mixes on its own ring by default, so topology.name = "
-            f"{name!r} would have no effect",
-            key="algorithm.neighbors",
-            source=source,
-            allowed="'base' (the links of [topology]) or 'ring'",
-            fix=f"set algorithm.neighbors = 'base' (in a comparison: "
-            f"{experiment.algorithm.name}:neighbors=base)",
-        )
-
-
-def _check_changing(
-    algorithm: Algorithm | AsyncAlgorithm, experiment: Experiment, source: str
-) -> None:
-    if getattr(algorithm, "changing_topology", False):
-        return
+def _refuse_changing(experiment: Experiment) -> None:
     name = experiment.topology.name
     redrawn = bool(experiment.topology.settings.get("redraw"))
     fixed = "topology.redraw = false" if redrawn else _FIXED.get(name, "a fixed topology")
-    own = "" if isinstance(algorithm, Settings) else " (yours: set changing_topology = True)"
+    yours = (
+        " (yours: set traits = Traits(follows_changes=True))"
+        if is_dotted(experiment.algorithm.name)
+        else ""
+    )
+    following = built_ins(lambda part: part.traits.follows_changes)
     raise ConfigError(
         f"{name!r} changes over rounds, but {experiment.algorithm.name!r} chooses among the links "
         "of a fixed base topology",
         key="topology.name",
-        source=source,
-        allowed="a fixed topology, or an algorithm that follows one that changes: dpsgd or ldsgd "
-        f"with neighbors = 'base'{own}",
-        fix=f"set {fixed}, or algorithm.name = 'dpsgd' with algorithm.neighbors = 'base'",
+        allowed="a fixed topology, or an algorithm that follows one that changes: "
+        f"{' or '.join(following)} with neighbors = 'base'{yours}",
+        fix=f"set {fixed}, or algorithm.name = {following[0]!r} with algorithm.neighbors = 'base'",
     )
 
 
-def _check_weights(
-    algorithm: Algorithm | AsyncAlgorithm,
-    federation: Federation,
-    experiment: Experiment,
-    source: str,
-) -> None:
-    given = isinstance(algorithm, DPSGD | LDSGD) and "weights" in algorithm.model_fields_set
-    if given and federation.topology_at(1).weights is not None:
-        raise ConfigError(
-            f"has no effect: {experiment.topology.name!r} has its own weights",
-            key="algorithm.weights",
-            source=source,
-            allowed="no algorithm.weights with this topology",
-            fix="remove algorithm.weights",
-        )
-
-
-def _check_center(experiment: Experiment, recorded_away: Collection[int], source: str) -> None:
+def _check_center(experiment: Experiment, recorded_away: Collection[int]) -> None:
     """The center of a star has the role of a server: without it there is no link at all."""
     center = experiment.topology.settings.get("center", 0)
     world = experiment.world
@@ -144,7 +104,6 @@ def _check_center(experiment: Experiment, recorded_away: Collection[int], source
     raise ConfigError(
         problem,
         key=key,
-        source=source,
         allowed="absences of other workers than the center",
         fix=fix,
     )

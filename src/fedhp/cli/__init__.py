@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fedhp.blame import blame_command_line
 from fedhp.errors import FedhpError, Interrupted, as_fedhp_error, install_extra
 
 STOPPED = Interrupted.exit_code
@@ -127,7 +126,7 @@ def _call(arguments: list[str]) -> int:
         if _is_closed_pipe(error):
             return CLOSED_PIPE
         # Anything but a FedhpError is a bug, and is reported as one; sys.exit is the user's code.
-        failure = blame_command_line(_missing_extra(error) or as_fedhp_error(error), arguments)
+        failure = _missing_extra(error) or as_fedhp_error(error)
         say(f"error: {failure}", error=True)
         return failure.exit_code
     finally:

@@ -26,6 +26,7 @@ from fedhp.cli.commands.tune import tune
 from fedhp.cli.commands.whatif import whatif
 from fedhp.cli.commands.worker import worker
 from fedhp.cli.help import CommandApp
+from fedhp.cli.parameters import option
 
 app = CommandApp(help="Decentralized federated learning among unequal participants.")
 for command in (demo, init, run, compare, sweep, tune, reproduce):
@@ -48,10 +49,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show the version and exit."
-        ),
+        bool, option("Show the version and exit.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Decentralized federated learning among unequal participants."""

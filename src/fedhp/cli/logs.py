@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from fedhp.cli.parameters import suggest
+from fedhp.cli.parameters import option, suggest
 from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE
 
@@ -17,16 +15,13 @@ if TYPE_CHECKING:
 
 Log = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Also log to tensorboard, mlflow or wandb (offline), in local files. May be repeated.",
         "--log",
         metavar="SINK[:PATH]",
-        help="Also log to tensorboard, mlflow or wandb (offline), in local files. May be repeated.",
     ),
 ]
-PerWorker = Annotated[
-    bool,
-    typer.Option("--per-worker", help="With --log: log every worker's numbers too."),
-]
+PerWorker = Annotated[bool, option("With --log: log every worker's numbers too.", "--per-worker")]
 
 
 def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log") -> list[LogTarget]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,58 +24,63 @@ WIDE = 160  # columns of a table in a file or pipe
 MOST_SEEDS = 10_000
 _reserved: list[Path] = []  # folders that choose_folder made for this command
 
-ExperimentFile = Annotated[
-    Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment file.")
-]
+
+def option(text: str, *names: str, **settings: Any) -> Any:
+    """An option of a command, with its help text."""
+    return typer.Option(*names, help=text, **settings)
+
+
+def argument(text: str, **settings: Any) -> Any:
+    """An argument of a command, with its help text."""
+    return typer.Argument(help=text, **settings)
+
+
+ExperimentFile = Annotated[Path, argument("The experiment file.", metavar="EXPERIMENT.toml")]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="key=value", help="Settings that override those in the file."),
+    list[str] | None, argument("Settings that override those in the file.", metavar="key=value")
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        "--out", metavar="DIR", help="Folder to write to. Default: runs/NAME-1, runs/NAME-2, ..."
-    ),
+    option("Folder to write to. Default: runs/NAME-1, runs/NAME-2, ...", "--out", metavar="DIR"),
 ]
 Resume = Annotated[
     bool,
-    typer.Option(
-        "--resume",
-        help="Continue the runs in the folder. The results are bit-identical to those without an "
+    option(
+        "Continue the runs in the folder. The results are bit-identical to those without an "
         "interruption.",
+        "--resume",
     ),
 ]
 Seeds = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Seeds and ranges, separated by commas, such as 0-9 or 0-4,7. "
+        "Default: compare.seeds in the file.",
         "--seeds",
         metavar="LIST",
-        help="Seeds and ranges, separated by commas, such as 0-9 or 0-4,7. "
-        "Default: compare.seeds in the file.",
     ),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Spread the runs over Ray: HOST:PORT of a cluster, auto for the cluster on this "
+        "machine, or local to start one.",
         "--ray",
         metavar="ADDRESS",
-        help="Spread the runs over Ray: HOST:PORT of a cluster, auto for the cluster on this "
-        "machine, or local to start one.",
     ),
 ]
 Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Runs at the same time. Default: one per core."),
+    int | None, option("Runs at the same time. Default: one per core.", metavar="N", min=1)
 ]
 TrustedModules = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Let the run folder use parts of this module of yours; may be repeated.",
         "--trust",
         metavar="MODULE",
-        help="Let the run folder use parts of this module of yours; may be repeated.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+Json = Annotated[bool, option("Print one JSON object on standard output.", "--json")]
 
 
 def redirect_user_prints(as_json: bool) -> AbstractContextManager[object]:
@@ -148,7 +153,7 @@ def load_settings(experiment: Path, overrides: Sequence[str]) -> Experiment:
     from fedhp.config import load
 
     settings = load(experiment, overrides)
-    check_builtin_parts(settings, source=str(experiment))
+    check_builtin_parts(settings)
     check_rate_of_command_line(settings, overrides)
     return settings
 
@@ -161,12 +166,13 @@ def check_compared(experiment: Path, overrides: Sequence[str], algorithms: str |
     base = load(experiment, overrides, notes=[])  # the comparison itself reports what is dropped
     labels = base.compare.algorithms if algorithms is None else split_algorithms(algorithms)
     for label in labels:
-        source = f"{experiment}, {label}"
-        variant = parse(tables_of(parse_variant(label), base), source=source)
-        check_builtin_parts(variant, source=source)
+        variant = parse_variant(label)
+        listed = algorithms is not None
+        origins = base.origins.with_label(variant.label, variant.keys, listed=listed)
+        check_builtin_parts(parse(tables_of(variant, base), origins=origins))
 
 
-def check_builtin_parts(settings: Experiment, *, source: str) -> None:
+def check_builtin_parts(settings: Experiment) -> None:
     """Check the names of the parts and the keys of the built-in ones, without importing torch."""
     from fedhp.algorithms import load_algorithm
     from fedhp.components import check_keys, check_name, check_settings, is_dotted, resolve
@@ -175,18 +181,19 @@ def check_builtin_parts(settings: Experiment, *, source: str) -> None:
     from fedhp.learn.names import MODEL_SETTINGS, MODELS, TASKS
 
     algorithm, topology, model = settings.algorithm, settings.topology, settings.model
-    if not is_dotted(algorithm.name):
-        load_algorithm(algorithm.name, algorithm.settings, source=source)
-    if not is_dotted(topology.name):
-        graph = resolve(topology.name, TOPOLOGIES, key="topology.name", source=source)
-        check_settings(graph, topology.settings, prefix="topology", source=source)
-    check_name(settings.data.name, BUILTINS, key="data.name", source=source)
-    check_name(settings.task.name, TASKS, key="task.name", source=source)
-    check_name(model.name, MODELS, key="model.name", source=source)
-    if not is_dotted(model.name):
-        check_keys(MODEL_SETTINGS[model.name], model.settings, prefix="model", source=source)
-    if not is_dotted(settings.task.name):
-        check_keys((), settings.task.settings, prefix="task", source=source)
+    with settings.origins.named():
+        if not is_dotted(algorithm.name):
+            load_algorithm(algorithm.name, algorithm.settings)
+        if not is_dotted(topology.name):
+            graph = resolve(topology.name, TOPOLOGIES, key="topology.name")
+            check_settings(graph, topology.settings, prefix="topology")
+        check_name(settings.data.name, BUILTINS, key="data.name")
+        check_name(settings.task.name, TASKS, key="task.name")
+        check_name(model.name, MODELS, key="model.name")
+        if not is_dotted(model.name):
+            check_keys(MODEL_SETTINGS[model.name], model.settings, prefix="model")
+        if not is_dotted(settings.task.name):
+            check_keys((), settings.task.settings, prefix="task")
 
 
 def next_commands(folder: Path, rounds: int) -> list[str]:

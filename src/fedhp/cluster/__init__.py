@@ -2,8 +2,8 @@
 
 Read first: protocol (the messages), then coordinator and worker, the two programs. security has
 certificates and TLS, ledger keeps what is committed, audit checks the histories of a run, ops
-starts and watches processes. failpoints.py and history.py serve the tests and the audit,
-metrics_server.py serves metrics.
+starts and watches processes. failpoints.py and history.py serve the tests and the audit, events.py
+declares what histories say, metrics_server.py serves metrics.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import PRIVATE_FILE, read_plain, restrict, storage_errors, write_file
@@ -35,6 +35,17 @@ PER_ATTEMPT = ("left_aside", "waiting")
 DROPPED, LEFT_OUT = "dropped", "left_out"
 
 _Attempt: TypeAlias = tuple[int, int, int]  # epoch, round, number
+
+
+class Event(Protocol):
+    """What events.py declares: its kind, and what a line says of it."""
+
+    @property
+    def event(self) -> str:
+        """The word in the line."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """What the line says, apart from when and who."""
 
 
 class History:
@@ -54,8 +65,12 @@ class History:
         self._size = self._file.tell()
         self._tries = 0  # the most attempts at one round in this file
 
-    def note(self, event: str, facts: Mapping[str, Any]) -> None:
+    def note(self, event: Event) -> None:
         """Append one event, as soon as the disk has space for it."""
+        self.append(event.event, event.facts())
+
+    def append(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Append a line about an event of this kind."""
         line = self._line(event, facts)
         if (attempt := _attempt_of(line)) is not None:
             self._tries = max(self._tries, attempt[2])

@@ -24,7 +24,6 @@ def cell_name(cell: Cell) -> str:
 def run_with_progress(
     cells: Sequence[Cell],
     *,
-    source: str = "",
     jobs: int | None = None,
     ray: str | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -38,7 +37,7 @@ def run_with_progress(
     forecast = Forecast(cells, jobs=jobs or cores(), clock=time.monotonic)
     with CampaignProgress(total=len(cells)) as display:
         show = cell_display(display, forecast, name_of=name_of, short_labels=short_labels)
-        return run_cells(cells, source=source, jobs=jobs, ray=ray, report=show, stop=stop)
+        return run_cells(cells, jobs=jobs, ray=ray, report=show, stop=stop)
 
 
 def cell_display(

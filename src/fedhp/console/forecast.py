@@ -10,11 +10,10 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedhp.algorithms.base import about
 from fedhp.config import to_tables
 from fedhp.engine.runs.campaign import Cell
 
-# Local steps per round relative to the fixed-step algorithms; only to weigh runs.
-USUAL_WORK = {"fedhp": 1.8, "ldsgd": 0.53, "pens": 1.2}
 USUAL_ROUND = 10.0  # s of virtual time
 USUAL_IMAGES = 10_000  # of a whole test set
 TEST_COST = 1 / 3  # of testing a batch of images, in local steps
@@ -106,7 +105,8 @@ def round_work(cell: Cell) -> float:
     steps = steps if isinstance(steps, int) else training.local_steps
     evaluation = cell.experiment.evaluation
     tests = (evaluation.images or USUAL_IMAGES) / evaluation.every / training.batch_size
-    usual = USUAL_WORK.get(algorithm.name, 1.0)
+    known = about(algorithm.name)
+    usual = 1.0 if known is None else known.work
     return cell.experiment.workers * (steps * usual + tests * TEST_COST + 1)
 
 

@@ -36,9 +36,7 @@ def tune_with_progress(
             for folder, (label, name) in batch.names.items():
                 names[folder] = f"{short_labels[label]} {name}"
             forecast.total = display.expect(len(batch.cells) + batch.later)
-            return run_cells(
-                batch.cells, source=tuning.source, jobs=jobs, ray=ray, report=show, stop=stop
-            )
+            return run_cells(batch.cells, jobs=jobs, ray=ray, report=show, stop=stop)
 
         return tune(
             tuning, run=run, trial_ended=lambda trial, best: display.note(describe(trial, best))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedhp.cluster import events
 from fedhp.cluster.history import events_in
 from fedhp.files import open_plain
 from fedhp.report.formatting import count, listed, seconds
@@ -101,7 +102,7 @@ class Membership:
             at, event = float(line["at"]), str(line["event"])
             worker = line.get("worker")
             number = worker if isinstance(worker, int) else None
-            if event == "ended":  # of the launcher, which knows processes by name
+            if event == events.Ended.event:  # of the launcher, which knows processes by name
                 number = next((w for w, name in self.names.items() if name == line["name"]), None)
             shown = list(self._take(event, number, line))
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -115,98 +116,98 @@ class Membership:
         name = "" if worker is None else self.name_of(worker)
         why = f": {line['why']}" if line.get("why") else ""
         match event:
-            case "commit":
+            case events.Committed.event:
                 self.committed = int(line["round"])
                 for reported in line["reported"]:
                     # Who reported may be gone by now.
                     if self.states.get(int(reported)) not in (LOST, *GONE):
                         self._set(int(reported), READY)
-            case "attempt":
+            case events.Began.event:
                 for participant in line["participants"]:
                     if self.states.get(int(participant)) not in SILENT:
                         self._set(int(participant), READY)
                 if self._waiting:
                     self._waiting = False
                     yield "resume", f"enough workers are ready for round {line['round']}"
-            case "lead":
+            case events.Lead.event:
                 self.committed = int(line["stand"][1])
                 for member, state in list(self.states.items()):
                     if state in (READY, CATCHING_UP, *SILENT):
                         self._set(member, JOINING)
                 yield "leader", f"{line['who']} leads, epoch {line['epoch']}"
-            case "join" if worker is not None:
+            case events.Joined.event if worker is not None:
                 again = worker in self.names
                 self.names[worker] = str(line["name"])
                 self._before.pop(worker, None)
                 self._set(worker, JOINING)
                 text = "joined again" if again else f"joined as worker {worker}"
                 yield "back" if again else "join", f"{line['name']} {text}"
-            case "leave" if worker is not None:
+            case events.Left.event if worker is not None:
                 self._set(worker, LEFT)
                 yield "leave", f"{name} left{why}"
-            case "dismissed" if worker is not None:
+            case events.Dismissed.event if worker is not None:
                 self._set(worker, LEFT)
                 yield "leave", f"{name} left: it has finished"
-            case "lost" if worker is not None:
+            case events.Lost.event if worker is not None:
                 yield from self._lose(worker, name, str(line["why"]))
-            case "ended" if worker is not None:
+            case events.Ended.event if worker is not None:
                 yield from self._lose(worker, name, f"its process {line['why']}")
-            case "suspect" | "dead" if worker is not None:
+            case events.Suspect.event | events.Dead.event if worker is not None:
                 self._before.setdefault(worker, self.states.get(worker, READY))
                 if (event, self.states.get(worker)) != (SUSPECT, LOST):
                     self._set(worker, event)
                 yield event, f"{name} is {event}: no heartbeat for {seconds(line['seconds'])}"
-            case "heard" if worker is not None:
+            case events.Heard.event if worker is not None:
                 self._set(worker, self._before.pop(worker, READY))
                 yield "back", f"{name} sends heartbeats again"
-            case "behind" if worker is not None:
+            case events.Behind.event if worker is not None:
                 self._set(worker, CATCHING_UP)
                 yield CATCHING_UP, f"{name} takes the committed model from a peer"
-            case "quarantined":
+            case events.Quarantined.event:
                 if worker is not None:
                     self._set(worker, QUARANTINED)
                 yield QUARANTINED, f"{line['name']} is quarantined: too many refused messages"
-            case "refused":
+            case events.CallRefused.event:
                 yield "refusal", f"{line['name'] or 'an unknown caller'} was refused{why}"
-            case "allowed" if worker is not None:
+            case events.Allowed.event if worker is not None:
                 self._set(worker, LEFT)
                 yield "allowed", f"{name} may join again"
-            case "removed" if worker is not None:
+            case events.Removed.event if worker is not None:
                 self._set(worker, REMOVED)
                 yield REMOVED, f"{name} is removed{why}"
-            case "suspended" if worker is not None:
+            case events.Suspended.event if worker is not None:
                 self._set(worker, SUSPENDED)
                 rounds = count(int(line["rounds"]), "round")
                 yield SUSPENDED, f"{name} is put aside for {rounds}{why}"
-            case "drain" if worker is not None:
+            case events.Drained.event if worker is not None:
                 yield "drain", f"{name} is to leave after its round"
-            case "waiting":
+            case events.Waiting.event:
                 if line.get("why"):
                     self._waiting = True
                     yield "pause", str(line["why"])
-            case "paused":
+            case events.Paused.event:
                 yield "pause", f"paused{why}"
-            case "resumed":
+            case events.Resumed.event:
                 yield "resume", f"round {line['round']} goes on"
-            case "frozen":
+            case events.Frozen.event:
                 yield "pause", f"the coordinator did not run for {seconds(line['seconds'])}"
-            case "gave_up":
+            case events.GaveUp.event:
                 yield (
                     "retry",
                     f"round {line['round']} is tried again: attempt {line['attempt']} failed",
                 )
-            case "left_aside":
+            case events.LeftAside.event:
                 who = listed([self.name_of(each) for each in line["workers"]], most=5)
                 yield "retry", f"the round is tried again without {who}"
-            case "warning":
+            case events.Warned.event:
                 yield "warning", str(line["text"])
-            case "survey":
+            case events.Surveyed.event:
                 yield "survey", f"links were timed for {seconds(line['seconds'])}"
-            case "certificate":
+            case events.NewCertificate.event:
                 yield "certificate", f"{line['name']} has a new certificate"
-            case "stopped":
+            case events.Stopped.event:
                 yield "stop", f"the run is to end{why}"
-            case "finished":
+            case events.Finished.event:
                 for member, state in list(self.states.items()):
                     if state in (READY, JOINING, CATCHING_UP):
                         self._set(member, LEFT)

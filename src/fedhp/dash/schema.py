@@ -158,7 +158,7 @@ class Turns(Answer):
     phases: dict[str, Values] = Field(
         description="Columns worker, start, finish and partner (null: it trains, else a transfer)."
     )
-    recorded: bool = Field(description="Earlier versions did not record when a turn began.")
+    recorded: bool = Field(description="Runs over a network do not record when a turn began.")
     complete: bool = Field(description="Of very many phases the first of every round are kept.")
 
 
@@ -187,6 +187,9 @@ class WorkerRow(Answer):
     links: int | None
     role: str | None = Field(default=None, description="In a group average.")
     samples: int | None = None
+    measures: dict[str, float | None] = Field(
+        default_factory=dict, description="Further columns of the record, by name."
+    )
 
 
 class WorkerTable(Answer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedhp.columns import WORKER_COLUMNS, added_columns
 from fedhp.dash.events import AWAY, WORKING, EventLog
 from fedhp.dash.history import JOINING
 from fedhp.dash.progress import NoSuchRound
@@ -9,19 +10,7 @@ from fedhp.dash.schema import WorkerHistory, WorkerRow, WorkerTable
 from fedhp.record.reader import RunReader
 from fedhp.record.timeline import transfer_times
 
-HISTORY_COLUMNS = (
-    "round",
-    "worker",
-    "local_steps",
-    "step_time",
-    "compute_time",
-    "communication_time",
-    "worker_time",
-    "waiting_time",
-    "train_loss",
-    "bandwidth",
-    "links",
-)
+SHOWN = tuple(column.name for column in WORKER_COLUMNS if column.shown)
 
 
 def worker_table(run: RunReader, log: EventLog, *, round_index: int, last: int) -> WorkerTable:
@@ -53,19 +42,12 @@ def worker_table(run: RunReader, log: EventLog, *, round_index: int, last: int) 
             device=devices[worker] if worker < len(devices) else "",
             state=states.get(worker, JOINING) if network else simulated,
             steps=values.get("local_steps"),
-            **{
-                name: values.get(name)
-                for name in (
-                    "step_time",
-                    "bandwidth",
-                    "compute_time",
-                    "communication_time",
-                    "transfer_time",
-                    "waiting_time",
-                    "worker_time",
-                    "train_loss",
-                    "links",
-                )
+            transfer_time=values.get("transfer_time"),
+            **{name: values.get(name) for name in SHOWN if name in WorkerRow.model_fields},
+            measures={
+                column.name: values.get(column.name)
+                for column in added_columns()
+                if column.shown and values.get(column.name) is not None
             },
             accuracy=accuracy,
             tested=tested_in,
@@ -86,7 +68,7 @@ def worker_history(run: RunReader, log: EventLog, worker: int) -> WorkerHistory:
             fix="choose one of /api/workers",
         )
     with run.snapshot():
-        rounds = run.worker_rows("workers", worker, columns=HISTORY_COLUMNS)
+        rounds = run.worker_rows("workers", worker, columns=("round", "worker", *SHOWN))
         rounds["transfer_time"] = transfer_times(run, rounds)
         tests = run.worker_rows("worker_evaluations", worker, columns=("round", "accuracy"))
         clocks = run.table("rounds", columns=("round", "clock"))

@@ -37,7 +37,6 @@ def read_digits(request: ReadRequest) -> RawData:
         raise ConfigError(
             f"the value {str(request.path)!r} has no effect for digits",
             key="data.path",
-            source=request.source,
             allowed="no path: the digits are part of scikit-learn",
             fix="remove data.path, or set data.name to the data set in that path",
         )

@@ -62,7 +62,6 @@ def read_huggingface(
         raise ConfigError(
             "is missing" if dataset is None else "and data.options.dataset are both given",
             key="data.path",
-            source=request.source,
             allowed=f"data.path ({WANTS}), or data.options.dataset = 'NAME' of the Hub",
             fix="set one of them",
         )
@@ -126,7 +125,6 @@ def _check_installed(request: ReadRequest) -> None:
         raise ConfigError(
             "'huggingface' needs the Python package 'datasets', which is not installed",
             key="data.name",
-            source=request.source,
             allowed="an installation with the extra 'huggingface'",
             fix=f"{install_extra('huggingface')}; or use another data set",
         )
@@ -139,7 +137,6 @@ def _refuse_ineffective(request: ReadRequest, options: Mapping[str, Any], why: s
             raise ConfigError(
                 f"the value {value!r} has no effect: {why}",
                 key=f"data.options.{key}",
-                source=request.source,
                 allowed="only settings that have an effect",
                 fix=f"remove data.options.{key}",
             )

@@ -23,7 +23,7 @@ from fedhp.config import DataConfig
 from fedhp.data.arrays import check_labels, check_numbers, from_arrays, group_numbers
 from fedhp.data.prepare import prepare
 from fedhp.data.raw import AnyArray, RawData, ReadRequest, is_whole
-from fedhp.errors import ConfigError, DataError, FedhpError, at_user_place
+from fedhp.errors import ConfigError, DataError, FedhpError, about, at_user_place
 from fedhp.types import Dataset
 
 BUILTINS = {
@@ -44,7 +44,7 @@ _lock = threading.Lock()
 _memory: OrderedDict[str, Dataset] = OrderedDict()
 
 
-def load_data(config: DataConfig, *, source: str = "") -> Dataset:
+def load_data(config: DataConfig) -> Dataset:
     """The data set of an experiment, read, checked and prepared; its arrays are read-only."""
     key = _memory_key(config)
     with _lock:
@@ -53,7 +53,7 @@ def load_data(config: DataConfig, *, source: str = "") -> Dataset:
             return _memory[key]
         while len(_memory) >= _MOST_IN_MEMORY:  # before reading: the next set may need the room
             _memory.popitem(last=False)
-        _memory[key] = prepare(read(config, source=source), config, source=source)
+        _memory[key] = prepare(read(config), config)
         return _memory[key]
 
 
@@ -63,28 +63,27 @@ def clear_memory() -> None:
         _memory.clear()
 
 
-def read(config: DataConfig, *, source: str = "") -> RawData:
+def read(config: DataConfig) -> RawData:
     """The data as stored in the files, checked but not prepared."""
-    reader = resolve(config.name, BUILTINS, key="data.name", source=source)
+    reader = resolve(config.name, BUILTINS, key="data.name")
     own = is_dotted(config.name)
     if config.split is not None and config.name != "emnist":
         raise ConfigError(
             f"the value {config.split!r} has no effect for {config.name}",
             key="data.split",
-            source=source,
             allowed="data.split with data.name = 'emnist' only",
             fix="pass it as data.options.split" if own else "remove data.split",
         )
     if own:
-        return _read_with_loader(reader, config, source=source)
-    settings = check_settings(reader, config.options, prefix="data.options", source=source)
+        return _read_with_loader(reader, config)
+    settings = check_settings(reader, config.options, prefix="data.options")
     request = ReadRequest(
         path=None if config.path is None else Path(config.path),
         split=config.split,
         train_images=config.train_images,
         test_images=config.test_images,
-        source=source,
     )
+    keys = _keys(config)
     try:
         raw: RawData = reader(request, **settings)
     except MemoryError:
@@ -94,17 +93,24 @@ def read(config: DataConfig, *, source: str = "") -> RawData:
             allowed="data that fit into the memory of this machine",
             fix="if the data are what you expect, use fewer samples or a machine with more memory; "
             "otherwise delete the file",
+            keys=keys,
         ) from None
     except DataError as error:
-        if "data.path" in error.problem:
+        if error.keys:
             raise
         path = "not set" if config.path is None else config.path
         raise type(error)(
             f"{error.problem} (data.name = {config.name!r}, data.path = {path})",
             allowed=error.allowed,
             fix=error.fix,
+            keys=keys,
         ) from error
     return raw
+
+
+def _keys(config: DataConfig) -> tuple[str, ...]:
+    """The settings that name the data."""
+    return ("data.name",) if config.path is None else ("data.name", "data.path")
 
 
 def _memory_key(config: DataConfig) -> str:
@@ -120,13 +126,13 @@ def _memory_key(config: DataConfig) -> str:
     return json.dumps(fields, sort_keys=True, default=repr)
 
 
-def _read_with_loader(loader: Callable[..., Any], config: DataConfig, *, source: str) -> RawData:
+def _read_with_loader(loader: Callable[..., Any], config: DataConfig) -> RawData:
     settings = dict(config.options)
-    parameter = _path_parameter(loader, config, source=source)
+    parameter = _path_parameter(loader, config)
     keyword_only = parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
     if keyword_only and config.path is not None:
         settings["path"] = config.path
-    checked = check_settings(loader, settings, prefix="data.options", source=source)
+    checked = check_settings(loader, settings, prefix="data.options")
     if parameter is not None and not keyword_only and config.path is not None:
         checked["path"] = Path(config.path) if parameter.annotation is Path else config.path
     try:
@@ -138,19 +144,18 @@ def _read_with_loader(loader: Callable[..., Any], config: DataConfig, *, source:
             f"data.name = {config.name!r}: the loader failed: {type(error).__name__}: {error}"
             f"{at_user_place(error)} (data.path = {config.path or 'not set'})",
             fix="correct the loader, or check data.path and data.options",
+            keys=_keys(config),
         ) from error
-    return _checked(result, config.name)
+    with about("data.name"):
+        return _checked(result, config.name)
 
 
-def _path_parameter(
-    loader: Callable[..., Any], config: DataConfig, *, source: str
-) -> inspect.Parameter | None:
+def _path_parameter(loader: Callable[..., Any], config: DataConfig) -> inspect.Parameter | None:
     """The loader's parameter `path`, if it takes one and the settings agree with it."""
     if "path" in config.options:
         raise ConfigError(
             "the path is not an option of the loader",
             key="data.options.path",
-            source=source,
             allowed="the path as data.path",
             fix="move it to data.path",
         )
@@ -159,7 +164,6 @@ def _path_parameter(
         raise ConfigError(
             f"{config.name!r} takes no path",
             key="data.path",
-            source=source,
             allowed="data.path only for loaders with a parameter called path",
             fix="remove data.path, or add the parameter",
         )
@@ -168,7 +172,6 @@ def _path_parameter(
         raise ConfigError(
             f"is required by {config.name!r} but missing",
             key="data.path",
-            source=source,
             allowed="the path that the loader reads",
             fix="add data.path = '...'",
         )

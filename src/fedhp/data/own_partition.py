@@ -27,14 +27,14 @@ _ALLOWED = (
 
 
 def own_partition(
-    targets: NDArray[Any], workers: int, *, config: DataConfig, seed: int, source: str
+    targets: NDArray[Any], workers: int, *, config: DataConfig, seed: int
 ) -> IntArray:
     """The worker of each sample [n], -1 where no worker gets it; no worker is without a sample."""
-    function = resolve(config.partition, {}, key="data.partition", source=source)
+    function = resolve(config.partition, {}, key="data.partition")
     settings = check_settings(
-        function, config.partition_options or {}, prefix="data.partition_options", source=source
+        function, config.partition_options or {}, prefix="data.partition_options"
     )
-    call = _Call(function, config.partition, settings, source)
+    call = _Call(function, config.partition, settings)
     owner = call.owners(targets, workers, seed=seed)
     if not np.array_equal(owner, call.owners(targets, workers, seed=seed)):
         raise call.refused(
@@ -58,7 +58,6 @@ class _Call:
     function: Callable[..., Any]
     name: str
     settings: dict[str, Any]
-    source: str
 
     def owners(self, targets: NDArray[Any], workers: int, *, seed: int) -> IntArray:
         labels = targets.view()
@@ -154,7 +153,6 @@ class _Call:
         return ConfigError(
             f"{self.name!r}{where}: {problem}",
             key="data.partition",
-            source=self.source,
             allowed=allowed,
             fix=fix,
         )

@@ -35,7 +35,6 @@ def partition(
     config: DataConfig,
     seed: int,
     groups: IntArray | None = None,
-    source: str = "",
 ) -> list[IntArray]:
     """Ascending sample indices of each worker; disjoint, none empty; complete, unless the user's.
 
@@ -46,27 +45,20 @@ def partition(
         raise ConfigError(
             f"{workers} workers cannot share {samples} training samples",
             key="workers",
-            source=source,
             allowed=f"1 to {samples}, so that every worker has a sample",
             fix="lower workers, or use more data (data.train_images)",
         )
     kind = config.partition
     if is_dotted(kind):
-        owner = own_partition(dataset_targets, workers, config=config, seed=seed, source=source)
+        owner = own_partition(dataset_targets, workers, config=config, seed=seed)
     elif kind == "natural":
-        owner = _natural(groups, samples, workers=workers, seed=seed, source=source)
+        owner = _natural(groups, samples, workers=workers, seed=seed)
     elif kind == "skew":
-        owner = _skew(
-            dataset_targets, classes, workers=workers, skew=config.skew, seed=seed, source=source
-        )
+        owner = _skew(dataset_targets, classes, workers=workers, skew=config.skew, seed=seed)
     elif kind == "dirichlet":
-        owner = _dirichlet(
-            dataset_targets, classes, workers=workers, alpha=config.alpha, seed=seed, source=source
-        )
+        owner = _dirichlet(dataset_targets, classes, workers=workers, alpha=config.alpha, seed=seed)
     elif kind == "shards":
-        owner = _shards(
-            dataset_targets, workers, shards_each=config.shards_per_worker, seed=seed, source=source
-        )
+        owner = _shards(dataset_targets, workers, shards_each=config.shards_per_worker, seed=seed)
     elif kind == "quantity":
         rng = generator(seed, Purpose.PARTITION, _SHARES)
         owner = _by_size(samples, _shares(config.alpha, workers, rng=rng), seed=seed)
@@ -125,7 +117,6 @@ def _skew(
     workers: int,
     skew: float | None,
     seed: int,
-    source: str,
 ) -> IntArray:
     # with at most 3 workers every worker is a home of every class, for any p
     as_iid = skew is None or workers <= HOMES or abs(skew - HOMES / workers) < 1e-9
@@ -136,7 +127,6 @@ def _skew(
             f"the value {skew} needs classes, but the data have"
             f" {'none (values to predict)' if classes is None else 'only one'}",
             key="data.skew",
-            source=source,
             allowed="no skew, for data of fewer than 2 classes",
             fix="remove data.skew, or set data.partition to 'iid', 'quantity' or 'shards'",
         )
@@ -144,7 +134,7 @@ def _skew(
     owner = _by_class(targets, shares, seed=seed)
     held = np.bincount(owner, minlength=workers)
     if not as_iid and not held.all():
-        _refuse_empty(targets, held == 0, shares=shares, skew=skew, source=source)
+        _refuse_empty(targets, held == 0, shares=shares, skew=skew)
     return owner
 
 
@@ -154,7 +144,6 @@ def _refuse_empty(
     *,
     shares: FloatArray,
     skew: float | None,
-    source: str,
 ) -> None:
     """Refuse workers that the rule leaves empty; those left empty by rounding are filled later."""
     classes, workers = shares.shape
@@ -171,7 +160,6 @@ def _refuse_empty(
             f" {HOMES} home workers, and {np.count_nonzero(sizes)} classes reach"
             f" {np.count_nonzero(homes)} workers",
             key="data.skew",
-            source=source,
             allowed=f"a value that leaves samples for the others, or at most {HOMES * classes}"
             " workers",
             fix=f"move data.skew towards {HOMES / workers:.3g} (IID), lower workers, or set"
@@ -186,20 +174,18 @@ def _dirichlet(
     workers: int,
     alpha: float,
     seed: int,
-    source: str,
 ) -> IntArray:
     if classes is None:
-        _needs_classes("dirichlet", source)
+        _needs_classes("dirichlet")
     rng = generator(seed, Purpose.PARTITION, _SHARES)
     shares = np.stack([_shares(alpha, workers, rng=rng) for _ in range(classes)])
     return _by_class(targets, shares, seed=seed)
 
 
-def _needs_classes(kind: str, source: str) -> NoReturn:
+def _needs_classes(kind: str) -> NoReturn:
     raise ConfigError(
         f"the value {kind!r} needs classes, but the data have none (values to predict)",
         key="data.partition",
-        source=source,
         allowed="iid, quantity, shards (by the value to predict), or skew without data.skew",
         fix="set data.partition to one of these",
     )
@@ -218,9 +204,7 @@ def _shares(alpha: float, workers: int, *, rng: np.random.Generator) -> FloatArr
     return shares
 
 
-def _shards(
-    targets: NDArray[Any], workers: int, *, shards_each: int, seed: int, source: str
-) -> IntArray:
+def _shards(targets: NDArray[Any], workers: int, *, shards_each: int, seed: int) -> IntArray:
     """Samples sorted by class (or value), cut into equal shards, assigned at random."""
     samples, shards = len(targets), workers * shards_each
     if shards > samples:
@@ -228,7 +212,6 @@ def _shards(
             f"{workers} workers with {shards_each} shards each need {shards} samples, but there"
             f" are {samples}",
             key="data.shards_per_worker",
-            source=source,
             allowed=f"1 to {samples // workers}",
             fix="lower data.shards_per_worker or workers",
         )
@@ -243,15 +226,12 @@ def _shards(
     return owner
 
 
-def _natural(
-    groups: IntArray | None, samples: int, *, workers: int, seed: int, source: str
-) -> IntArray:
+def _natural(groups: IntArray | None, samples: int, *, workers: int, seed: int) -> IntArray:
     """All samples of a user on one worker; users dealt in random order, equally many to each."""
     if groups is None:
         raise ConfigError(
             "the value 'natural' needs to know whose sample each one is, but the data do not say",
             key="data.partition",
-            source=source,
             allowed="data with user ids: the key groups (or users) in an .npz file, or"
             " Dataset(groups=...) of your own loader or task",
             fix="add the ids to the data, or choose another partition",
@@ -263,9 +243,9 @@ def _natural(
             f"{workers} workers cannot share the samples of {users} users: with data.partition ="
             " 'natural' the samples of a user stay on one worker",
             key="workers",
-            source=source,
             allowed=f"1 to {users}",
             fix=f"set workers to at most {users}, or choose another data.partition",
+            others=("data.partition",),
         )
     order = generator(seed, Purpose.PARTITION, _ORDER).permutation(users)
     worker_of_user = np.empty(users, dtype=np.int64)

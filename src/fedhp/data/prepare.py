@@ -23,12 +23,12 @@ LOG = logging.getLogger("fedhp")
 _CHUNK = 1 << 18  # numbers at a time: they fit the cache of the processor, and no copy is large
 
 
-def prepare(raw: RawData, config: DataConfig, *, source: str = "") -> Dataset:
+def prepare(raw: RawData, config: DataConfig) -> Dataset:
     """Turn arrays as read into what models train on; read-only."""
-    train_rows = _first(raw.train_inputs, config.train_images, key="train_images", source=source)
-    test_rows = _first(raw.test_inputs, config.test_images, key="test_images", source=source)
+    train_rows = _first(raw.train_inputs, config.train_images, key="train_images")
+    test_rows = _first(raw.test_inputs, config.test_images, key="test_images")
     if config.pool > 1:
-        _check_pool(raw.train_inputs.shape[1:], config.pool, source=source)
+        _check_pool(raw.train_inputs.shape[1:], config.pool)
     read = RawData(
         raw.train_inputs[:train_rows],
         raw.train_targets[:train_rows],
@@ -98,24 +98,22 @@ def _targets(targets: AnyArray, classes: int | None) -> NDArray[np.int64] | NDAr
     return targets.astype(np.float32) if classes is None else targets.astype(np.int64)
 
 
-def _first(inputs: AnyArray, limit: int | None, *, key: str, source: str) -> int:
+def _first(inputs: AnyArray, limit: int | None, *, key: str) -> int:
     if limit is not None and limit > len(inputs):
         raise ConfigError(
             f"the value {limit} is more than the data set has",
             key=f"data.{key}",
-            source=source,
             allowed=f"1 to {len(inputs)}",
             fix=f"lower data.{key}, or leave it out to use all",
         )
     return len(inputs) if limit is None else limit
 
 
-def _check_pool(shape: tuple[int, ...], pool: int, *, source: str) -> None:
+def _check_pool(shape: tuple[int, ...], pool: int) -> None:
     if len(shape) != 3:
         raise ConfigError(
             f"the value {pool} needs images, but samples have the shape {shape}",
             key="data.pool",
-            source=source,
             allowed="1 for data that are not images",
             fix="remove data.pool",
         )
@@ -125,7 +123,6 @@ def _check_pool(shape: tuple[int, ...], pool: int, *, source: str) -> None:
         raise ConfigError(
             f"the value {pool} does not divide the images of {height}x{width}",
             key="data.pool",
-            source=source,
             allowed=", ".join(map(str, divisors)),
             fix="choose a number that divides height and width",
         )

@@ -30,7 +30,6 @@ class ReadRequest:
     split: str | None = None
     train_images: int | None = None  # a reader may stop after so many
     test_images: int | None = None
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ def locate(
         f"{remark(candidates)}",
         allowed=needs,
         fix=f"run `fedhp data fetch {name}`, or set data.path to the folder that holds the files",
+        keys=("data.name", "data.path") if request.path else ("data.name",),
     )
 
 
@@ -79,9 +80,9 @@ def require_path(request: ReadRequest, name: str, *, wants: str) -> Path:
         raise ConfigError(
             f"is required for data.name = {name!r} but missing",
             key="data.path",
-            source=request.source,
             allowed=wants,
             fix="add data.path = '...'",
+            others=("data.name",),
         )
     require_existing(request.path)
     return request.path
@@ -95,6 +96,7 @@ def require_existing(path: Path) -> None:
             allowed="an existing file or folder; a relative path starts at the folder of the"
             " experiment file, or on the command line at the current folder",
             fix="correct data.path",
+            keys=("data.path",),
         )
 
 

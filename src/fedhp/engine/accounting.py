@@ -1,4 +1,4 @@
-"""The accounts of a round: virtual times, bytes, the record, the workers' reports, real seconds.
+"""The accounts of a round in virtual time: steps, times and bytes; and real seconds.
 
 worker_time = sum of the step times + max over neighbors of link_time, and so on (SPEC 1).
 """
@@ -9,42 +9,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from fedhp.algorithms import Observation
-from fedhp.algorithms.group_tree import (
-    group_time,
-    link_bytes,
-    link_times,
-    streaming_time,
-    tree_latency,
-)
 from fedhp.algorithms.plan_checks import MOST_STEPS
 from fedhp.config import Experiment
-from fedhp.engine.context import PlanningContext
-from fedhp.engine.executor import Estimates, Exchanged, Training
+from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
-from fedhp.schedules import learning_rate
-from fedhp.timing import (
-    PROBE_BATCHES,
-    ROUNDING,
-    Network,
-    slowest_link,
-    timing,
-)
-from fedhp.types import (
-    BoolArray,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    PeerScoring,
-    Plan,
-    Reports,
-    RoundRecord,
-    Timing,
-)
+from fedhp.exchange import Exchanged
+from fedhp.exchange.base import Moment
+from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Measured, PlannedRound, first_reports
+from fedhp.timing import PROBE_BATCHES, ROUNDING, Network, timing
+from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord, Timing
 from fedhp.world import World
 
 # The estimators' gradients in units of local steps, where they are charged to the clock.
@@ -76,26 +54,27 @@ class GroupRound:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """What was decided for a round."""
+class SimulatedRound:
+    """A planned round with the steps that it takes in virtual time."""
 
-    state: Any  # of the algorithm, after its plan
-    plan: Plan
-    observation: Observation
+    planned: PlannedRound
     local_steps: IntArray  # [N] of the whole round
     group: GroupRound | None = None  # of a group average
 
     @property
-    def round_index(self) -> int:
-        """The number of the round."""
-        return self.observation.round_index
+    def first_steps(self) -> IntArray:
+        """[N] those before the exchange."""
+        return self.local_steps if self.group is None else self.group.during_transfer
 
 
-def rate_at(context: PlanningContext, round_index: int, clock: float) -> float:
-    """The learning rate of a round."""
-    return learning_rate(
-        context.learning_rate, context.experiment, round_index=round_index, clock=clock
-    )
+@dataclass(frozen=True, slots=True)
+class TrainedRound:
+    """The first half of a round: planned and trained, nothing exchanged yet."""
+
+    simulated: SimulatedRound
+    training: Training
+    estimates: Estimates | None
+    watch: Stopwatch
 
 
 def calibration(world: World) -> Reports:
@@ -104,31 +83,18 @@ def calibration(world: World) -> Reports:
     return first_reports(np.array(times))
 
 
-def first_reports(step_time: FloatArray) -> Reports:
-    """The reports of round 0: nothing is known but the time of a step, [N]."""
-    missing = np.full(len(step_time), np.nan)
-    return Reports(
-        round_index=0,
-        step_time=step_time,
-        update_norm=missing,
-        links=np.empty((0, 2), dtype=np.int64),
-        distance=np.empty(0),
-        smoothness=missing,
-        gradient_variance=missing,
-        start_loss=missing,
-        selected=np.empty((len(step_time), 0), dtype=np.int64),
-    )
-
-
 def group_round(
-    world: World, plan: Plan, observation: Observation, carried: FloatArray
+    world: World,
+    plan: Plan,
+    observation: Observation,
+    carried: FloatArray,
+    *,
+    transfer_time: float,
 ) -> tuple[IntArray, GroupRound]:
-    """The steps [N] of a round with a group average. carried [N] are the seconds that were spent
-    on unfinished steps when the round began."""
-    exchange, deadline, start = plan.exchange, plan.deadline, observation.clock
-    assert isinstance(exchange, GroupAverage)
+    """The steps [N] of a round that begins with its exchange. carried [N] are the seconds that
+    were spent on unfinished steps when the round began."""
+    deadline = plan.deadline
     assert deadline is not None
-    transfer_time = _group_transfer_time(world, exchange, start, observation.round_index)
     idle = 0.0 if plan.overlap else transfer_time
     steps = np.zeros(world.workers, dtype=np.int64)
     during, left = steps.copy(), np.zeros(world.workers)
@@ -145,24 +111,6 @@ def group_round(
     if not plan.overlap:
         during = np.zeros_like(during)
     return steps, GroupRound(transfer_time, during, left)
-
-
-def _group_transfer_time(
-    world: World, group: GroupAverage, start: float, round_index: int
-) -> float:
-    """Seconds of a group's transfer that starts now, on the true network."""
-    jitter = None
-    if world.jitter is not None:
-        jitter = world.jitter.factors(group.links, round_index)
-    if not world.follows_trace or len(group.participants) < 2:
-        return group_time(group, world.network(start), jitter=jitter)
-    # The share of the transfer that is done per second, on the links of each moment.
-    seconds = world.transfer_time(
-        1.0,
-        lambda network: np.array([1 / streaming_time(group, network, jitter=jitter)]),
-        starts=np.array([start]),
-    )
-    return float(seconds[0]) + tree_latency(group, world.latency)
 
 
 def _step_ends(world: World, worker: int, observation: Observation, *, until: float) -> FloatArray:
@@ -186,119 +134,56 @@ def _step_ends(world: World, worker: int, observation: Observation, *, until: fl
 
 def account(
     context: PlanningContext,
-    planned: RoundPlan,
+    simulated: SimulatedRound,
     *,
     training: Training,
     estimates: Estimates | None,
     exchanged: Exchanged,
     wall: dict[str, float],
-) -> RoundRecord:
+) -> Measured:
     """The cost of a round, on the true network: what the planner observed may be late."""
-    plan, observation, local_steps = planned.plan, planned.observation, planned.local_steps
+    planned, local_steps, group = simulated.planned, simulated.local_steps, simulated.group
+    plan, observation = planned.plan, planned.observation
     world, start = context.world, observation.clock
     network = world.network(start)
     workers = world.workers
-    missing = np.full(workers, np.nan)
     stepping = world.compute_times(local_steps, observation.round_index, time=start)
     with np.errstate(invalid="ignore"):
         step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
     extra = _extra_steps(context.experiment, plan, workers) * np.nan_to_num(step_time)
     extra += world.other_times(start)
-    links, decision = exchanged.links, plan.decision
-    directions = 1 if exchanged.directed else 2
-    sizes = np.full(len(links), directions * context.model_bytes, dtype=np.int64)
-    if exchanged.share is not None:
-        sizes = np.rint(exchanged.share * context.model_bytes).sum(axis=1).astype(np.int64)
-    if planned.group is None:
-        link_time = _link_time(
-            world, exchanged, clock=start, ready=stepping, event=observation.round_index
-        )
-        slowest = _slowest_pull if exchanged.directed else slowest_link
-        communication = slowest(workers, links, link_time)
-        times = timing(stepping + extra, communication, observation.available)
+    transfer_time = np.nan
+    moment = Moment(world, start, stepping, observation.round_index, context.model_bytes)
+    cost = plan.exchange.cost(exchanged, moment)
+    if group is None:
+        times = timing(stepping + extra, cost.communication, observation.available)
     else:
-        assert isinstance(plan.exchange, GroupAverage)
-        link_time = link_times(plan.exchange, network)
-        if world.jitter is not None:
-            link_time = link_time * world.jitter.factors(links, observation.round_index)
-        sizes = link_bytes(plan.exchange, network.model_bits)
-        times = _group_timing(plan, planned.group, observation.available, world.other_times(start))
-        if len(plan.exchange.participants):
-            facts = {**decision.facts, "transfer_time": planned.group.transfer_time}
-            decision = replace(decision, facts=facts)
-    return RoundRecord(
-        round_index=observation.round_index,
-        clock=start + times.round_time,
-        learning_rate=observation.learning_rate,
+        times = _group_timing(plan, group, observation.available, world.other_times(start))
+        if plan.exchange.required:
+            transfer_time = group.transfer_time
+    return Measured(
         local_steps=local_steps,
         step_time=step_time,
         timing=times,
-        links=links,
-        link_time=link_time,
-        link_bytes=sizes,
+        links=exchanged.links,
+        link_time=cost.link_time,
+        link_bytes=cost.link_bytes,
         link_distance=exchanged.distance,
-        decision=decision,
         train_loss=training.loss,
         update_norm=training.update_norm,
-        smoothness=estimates.smoothness if estimates else missing,
-        gradient_variance=estimates.gradient_variance if estimates else missing,
         bandwidth=mean_bandwidth(network),
-        evaluation=None,
         wall=wall,
-    )
-
-
-def _link_time(
-    world: World, exchanged: Exchanged, *, clock: float, ready: FloatArray, event: int
-) -> FloatArray:
-    """Seconds of each link [E]: of its longer direction, where the two carry different sizes."""
-    links = exchanged.links
-    transfers = np.bincount(links.ravel(), minlength=world.workers)
-
-    def seconds_of(size: float) -> FloatArray:
-        return world.link_time(
-            links,
-            transfers,
-            clock=clock,
-            ready=ready,
-            size=size,
-            directed=exchanged.directed,
-            event=event,
-        )
-
-    if exchanged.share is None:
-        return seconds_of(1.0)
-    longer, seconds = exchanged.share.max(axis=1), np.empty(len(links))
-    for share in np.unique(longer).tolist():
-        of_this_size = longer == share
-        seconds[of_this_size] = seconds_of(share)[of_this_size]
-    return seconds
-
-
-def reports_of(
-    record: RoundRecord, *, estimates: Estimates | None, exchanged: Exchanged
-) -> Reports:
-    """What the workers report to the coordinator."""
-    missing = np.full(len(record.step_time), np.nan)
-    first = record.round_index == 1
-    return Reports(
-        round_index=record.round_index,
-        step_time=record.step_time,
-        update_norm=record.update_norm,
-        links=exchanged.links,
-        distance=exchanged.distance,
-        smoothness=record.smoothness,
-        gradient_variance=record.gradient_variance,
-        start_loss=estimates.start_loss if first and estimates else missing,
+        smoothness=estimates.smoothness if estimates else None,
+        gradient_variance=estimates.gradient_variance if estimates else None,
+        start_loss=estimates.start_loss if estimates else None,
         selected=exchanged.selected,
-        transfer_time=record.decision.facts.get("transfer_time", np.nan),
+        transfer_time=transfer_time,
     )
 
 
-def together(planned: RoundPlan, first: Training, second: Training) -> Training:
+def together(simulated: SimulatedRound, first: Training, second: Training) -> Training:
     """Local training before and after a group average; the second norm is that of both."""
-    assert planned.group is not None
-    before, total = planned.group.during_transfer, planned.local_steps
+    before, total = simulated.first_steps, simulated.local_steps
     share = (total - before) / np.maximum(total, 1)
     loss = first.loss + (second.loss - first.loss) * share
     loss = np.where(before == 0, second.loss, np.where(before == total, first.loss, loss))
@@ -310,12 +195,11 @@ def _group_timing(
 ) -> Timing:
     """Everyone trains for the whole round. Without overlap, participants communicate first, and
     the others wait meanwhile. What else a round needs comes at its end."""
-    assert isinstance(plan.exchange, GroupAverage)
     assert plan.deadline is not None
     round_time = group.transfer_time + plan.deadline
     training = round_time if plan.overlap else plan.deadline
     communication = np.zeros(len(present))
-    communication[plan.exchange.participants] = round_time - training
+    communication[list(plan.exchange.required)] = round_time - training
     round_time += float(other_times[present].max(initial=0.0))
     times = timing(np.full(len(present), training) + other_times, communication, present)
     return replace(times, waiting_time=round_time - times.worker_time, round_time=round_time)
@@ -342,29 +226,19 @@ def mean_bandwidth(network: Network) -> FloatArray:
 
 def _extra_steps(experiment: Experiment, plan: Plan, workers: int) -> FloatArray:
     """Work in addition to the local steps, in units of a worker's step time, [N]."""
-    extra = np.zeros(workers)
-    if isinstance(plan.exchange, PeerScoring):
-        scored = (plan.exchange.candidates >= 0).sum(axis=1)
-        extra += plan.exchange.cost_per_candidate * scored
+    extra = plan.exchange.extra_steps(workers)
     if plan.estimate is not None and experiment.world.charge_estimators:
         extra += np.where(plan.estimate, ESTIMATE_STEPS, 0)
     return extra
 
 
-def _slowest_pull(workers: int, links: IntArray, link_time: FloatArray) -> FloatArray:
-    """The longest transfer each receiver waits for, [N]; links are (receiver, sender)."""
-    slowest = np.zeros(workers)
-    np.maximum.at(slowest, links[:, 0], link_time)
-    return slowest
-
-
-def check_clock(record: RoundRecord, experiment: Experiment) -> None:
+def check_clock(clock: float, timing: Timing, experiment: Experiment, *, round_index: int) -> None:
     """Stop before virtual time runs too far ahead of the links, which move by intervals."""
     interval = experiment.world.bandwidth.interval
     limit = RUN_INTERVALS * interval
-    if not record.clock <= limit or np.isnan(record.timing.mean_waiting_time):
+    if not clock <= limit or np.isnan(timing.mean_waiting_time):
         raise RunError(
-            f"round {record.round_index}: the virtual clock reached {record.clock:g} s",
+            f"round {round_index}: the virtual clock reached {clock:g} s",
             allowed=f"at most {limit:g} s, at world.bandwidth.interval = {interval:g}",
             fix="check [world] and the settings of the algorithm for times that are too long",
         )

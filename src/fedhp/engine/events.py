@@ -1,23 +1,20 @@
-"""The round loop of asynchronous algorithms: events instead of a barrier (AD-PSGD).
+"""The round loop of asynchronous algorithms: events instead of a barrier.
 
-Snapshot, train, add the change to the current model, transfer to a partner, both average on
-arrival: no locks, no waiting. A "round" is N averaging events, or one interval of
-evaluation.seconds. Every worker has exactly one event ahead of it, so the event heap is two
-columns of a table of workers.
+Snapshot, train, add the change to the current model, then what exchange/mailbox.py says of the end
+of a turn, such as a transfer to a partner: no locks, no waiting. A "round" is N such ends, or one
+interval of evaluation.seconds. Every worker has exactly one event ahead of it, so the event heap is
+two columns of a table of workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import AsyncAlgorithm, Observation
-from fedhp.algorithms.plan_checks import next_action
-from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth, rate_at
-from fedhp.engine.context import PlanningContext, serving_of
+from fedhp.algorithms.base import is_asynchronous
+from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth
 from fedhp.engine.executor import (
     EventExecutor,
     LocalTraining,
@@ -27,30 +24,23 @@ from fedhp.engine.executor import (
 )
 from fedhp.engine.testing import with_results
 from fedhp.engine.until import StopCondition
+from fedhp.exchange.mailbox import RULE, Mail, mail_of, stored_mail
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
-from fedhp.timing import INT8_BLOCK, int8_bytes
+from fedhp.rounds.context import PlanningContext, serving_of
+from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
 from fedhp.types import (
     BoolArray,
-    Decision,
     FloatArray,
     IntArray,
-    LinkVerdict,
     RoundRecord,
-    StepReason,
-    StepRule,
     Timing,
     TurnPhase,
 )
 
 COMPUTING, TRANSFERRING, AWAY = 0, 1, 2
-NOBODY, EVERYONE = -1, -2  # instead of a partner
-# One byte for a number of four, and one scale of four bytes for each block of numbers.
-INT8_SIZE = 1 / 4 + 1 / INT8_BLOCK
 SERVED_SHARE = 0.1  # of the elapsed time that a served average covers
 SERVED_STEP = 0.002  # of the elapsed time, between two moves of a shared model's average
-RULE = StepReason(StepRule.ASYNCHRONOUS)
-SHARED_RULE = StepReason(StepRule.SHARED_MODEL)
 
 
 @dataclass(slots=True)
@@ -60,7 +50,7 @@ class EventTable:
     due: FloatArray  # [N] virtual time of its next event
     phase: IntArray  # [N] COMPUTING, TRANSFERRING or AWAY
     turn: IntArray  # [N] how many turns it has begun, minus one
-    partner: IntArray  # [N] a worker, NOBODY, or EVERYONE: the change goes to all models
+    partner: IntArray  # [N] a worker, or what mailbox.py has instead
     steps: IntArray  # [N] of the turn
     duration: FloatArray  # [N] of the current phase, s
     rate: FloatArray  # [N] learning rate of the turn
@@ -110,7 +100,7 @@ class _RoundTotals:
 
     def __init__(self, workers: int) -> None:
         self.events = 0
-        self.shared = False  # whether changes went to all models
+        self.rule = RULE  # of the turns' ends
         self.steps = np.zeros(workers, dtype=np.int64)
         self.compute = np.zeros(workers)
         self.communication = np.zeros(workers)
@@ -130,7 +120,7 @@ class EventLoop:
         *,
         tester: ModelTester | None = None,
     ) -> None:
-        assert isinstance(context.algorithm, AsyncAlgorithm)
+        assert is_asynchronous(context.algorithm)
         self.context = context
         self.executor = executor
         self.tester = tester
@@ -144,7 +134,7 @@ class EventLoop:
         self.most_events = n if self.seconds is None else np.inf
         self.round_index = 0
         self.clock = 0.0
-        self.state: Any = self.algorithm.start(context.federation)
+        self.planner = Planner(context)
         self.table = EventTable(
             due=np.full(n, np.inf),
             phase=np.full(n, AWAY, dtype=np.int64),
@@ -193,7 +183,7 @@ class EventLoop:
             self.clock = end
         self.round_index += 1
         record = self._record(totals, started, rate=rate, bandwidth=bandwidth, wall=watch.seconds)
-        check_clock(record, self.experiment)
+        check_clock(record.clock, record.timing, self.experiment, round_index=record.round_index)
         record = self._tested(record)
         if last >= 0:
             self._begin(last)
@@ -226,10 +216,11 @@ class EventLoop:
             return -1
         self.clock = float(table.due[worker])
         if table.phase[worker] == COMPUTING:
-            self._finish_training(worker, totals)
-            if table.partner[worker] >= 0:
-                if not side.overlap[worker]:
-                    self._send(worker)
+            mail = self._mail(worker)
+            self._finish_training(worker, mail, totals)
+            if mail.travels:
+                if not mail.overlap:
+                    self._send(worker, mail)
                 else:
                     side.following[worker] = table.partner[worker]
                     if np.isinf(side.due[worker]):
@@ -237,8 +228,7 @@ class EventLoop:
                     self._begin(worker)
                 return -1
         else:
-            partner, time = int(table.partner[worker]), float(table.duration[worker])
-            self._average(worker, partner, time=time, int8=bool(side.int8[worker]), totals=totals)
+            self._meet(worker, self._mail(worker), float(table.duration[worker]), totals)
         totals.events += 1
         if totals.events < self.most_events:
             self._begin(worker)
@@ -249,9 +239,9 @@ class EventLoop:
         """A transfer arrives whose sender has been training meanwhile."""
         side = self.side
         self.clock = float(side.due[sender])
-        partner, time = int(side.partner[sender]), float(side.duration[sender])
+        mail = stored_mail(int(side.partner[sender]), True, bool(side.coded[sender]))
         side.due[sender] = np.inf
-        self._average(sender, partner, time=time, int8=bool(side.coded[sender]), totals=totals)
+        self._meet(sender, mail, float(side.duration[sender]), totals)
         totals.events += 1
         if side.following[sender] >= 0:  # steps were done meanwhile
             self._send_aside(sender)
@@ -266,32 +256,26 @@ class EventLoop:
         table.turn[worker] += 1
         turn = int(table.turn[worker])
         rate = rate_at(self.context, round_index, self.clock)
-        observation = Observation(
-            round_index,
-            self.clock,
-            rate,
-            available,
-            self.world.network(self.clock),
-            self.context.share_done(self.clock),
-            topology=self.context.federation.topology_at(round_index),
-            changing=self.context.federation.changing is not None,
+        observed = Observed(
+            round_index=round_index,
+            clock=self.clock,
+            available=available,
+            network=self.world.network(self.clock),
             epoch_steps=self.context.epoch_steps,
+            share_done=self.context.share_done(self.clock),
         )
-        self.state, action = next_action(
-            self.algorithm, self.state, worker, observation=observation, turn=turn
-        )
+        action = self.planner.act(worker, observed, turn=turn)
         times = self.world.step_times(worker, turn + 1, steps=action.local_steps, time=self.clock)
+        mail = mail_of(action)
         table.phase[worker] = COMPUTING
-        table.partner[worker] = NOBODY if action.partner is None else action.partner
-        if action.shared:
-            table.partner[worker] = EVERYONE
+        table.partner[worker] = mail.partner
         table.steps[worker] = action.local_steps
         table.rate[worker] = rate
         table.duration[worker] = times.sum()
         table.due[worker] = self.clock + float(times.sum())
         table.untrained[worker] = True
-        self.side.overlap[worker] = action.overlap
-        self.side.int8[worker] = action.compression == "int8"
+        self.side.overlap[worker] = mail.overlap
+        self.side.int8[worker] = mail.int8
         self.executor.snapshot(worker)
 
     def _wake(self) -> None:
@@ -299,25 +283,30 @@ class EventLoop:
         for worker in np.flatnonzero(self.table.phase == AWAY).tolist():
             self._begin(worker)
 
-    def _finish_training(self, worker: int, totals: _RoundTotals) -> None:
+    def _mail(self, worker: int) -> Mail:
+        """How the worker's turn ends."""
+        side = self.side
+        return stored_mail(
+            int(self.table.partner[worker]), bool(side.overlap[worker]), bool(side.int8[worker])
+        )
+
+    def _finish_training(self, worker: int, mail: Mail, totals: _RoundTotals) -> None:
         """Add the change that training made to the current model."""
         table = self.table
         if table.untrained[worker]:
             self._train_waiting()
-        shared = table.partner[worker] == EVERYONE
-        norm = self.executor.share(worker) if shared else self.executor.apply(worker)
+        norm = mail.end_steps(self.executor, worker)
         self._check(worker, norm)
         totals.steps[worker] += table.steps[worker]
         took = float(table.duration[worker])
         totals.compute[worker] += took
         totals.phases.append(TurnPhase(worker, self.clock - took, self.clock))
         totals.norm[worker] = norm
-        if shared:
-            totals.shared = True
-            since = self.clock - float(self.side.served[worker])
-            if self.serving and since >= SERVED_STEP * self.clock:
-                for each in range(self.workers):
-                    self._serve(each)
+        totals.rule = mail.rule
+        since = self.clock - float(self.side.served[worker])
+        if self.serving and since >= SERVED_STEP * self.clock:
+            for each in mail.moved(self.workers):
+                self._serve(each)
 
     def _train_waiting(self) -> None:
         """Train all snapshots taken so far in one go: they depend on nothing later."""
@@ -343,29 +332,29 @@ class EventLoop:
             training=self.context.experiment.training,
         )
 
-    def _send(self, worker: int) -> None:
+    def _send(self, worker: int, mail: Mail) -> None:
         """Start the transfer to the partner, and wait for it."""
         table = self.table
         table.phase[worker] = TRANSFERRING
-        time = self._transfer_time(worker, int(table.partner[worker]))
+        time = self._transfer_time(worker, mail)
         table.duration[worker] = time
         table.due[worker] = self.clock + time
 
     def _send_aside(self, worker: int) -> None:
         """Start the transfer to the partner of the last steps, while the next ones run."""
         side = self.side
-        partner = int(side.following[worker])
-        side.partner[worker], side.following[worker] = partner, -1
-        side.coded[worker] = side.int8[worker]
+        mail = stored_mail(int(side.following[worker]), True, bool(side.int8[worker]))
+        side.partner[worker], side.following[worker] = mail.partner, -1
+        side.coded[worker] = mail.int8
         side.due[worker] = self.clock  # it takes part of shared links from now on
-        time = self._transfer_time(worker, partner)
+        time = self._transfer_time(worker, mail)
         side.duration[worker] = time
         side.due[worker] = self.clock + time
 
-    def _transfer_time(self, worker: int, partner: int) -> float:
+    def _transfer_time(self, worker: int, mail: Mail) -> float:
         """Of a transfer that starts now; shared links are divided as of now."""
         table, side = self.table, self.side
-        pair = np.array([[worker, partner]], dtype=np.int64)
+        pair = np.array([[worker, mail.partner]], dtype=np.int64)
         waited = np.flatnonzero(table.phase == TRANSFERRING)
         aside = np.flatnonzero(np.isfinite(side.due))
         ends = np.concatenate([waited, table.partner[waited], aside, side.partner[aside]])
@@ -375,22 +364,19 @@ class EventLoop:
             transfers,
             clock=self.clock,
             ready=np.zeros(self.workers),
-            size=INT8_SIZE if side.int8[worker] else 1.0,
+            size=mail.size,
             event=int(table.turn[worker]),
         )
         return float(times[0])
 
-    def _average(
-        self, worker: int, partner: int, *, time: float, int8: bool, totals: _RoundTotals
-    ) -> None:
-        """On arrival both take the mean of their current models: the mean of all stays."""
-        compression = "int8" if int8 else "none"
-        distance = self.executor.average(worker, partner, compression=compression)
+    def _meet(self, worker: int, mail: Mail, time: float, totals: _RoundTotals) -> None:
+        """A transfer has arrived that took so long."""
+        partner = mail.partner
+        distance = mail.arrive(self.executor, worker)
         totals.communication[worker] += time
         totals.phases.append(TurnPhase(worker, self.clock - time, self.clock, partner))
-        size = self.context.model_bytes
-        sent = 2 * (int8_bytes(round(size / 4)) if int8 else size)
         key = (min(worker, partner), max(worker, partner))
+        sent = mail.sent_bytes(self.context.model_bytes)
         totals.links.setdefault(key, []).append((time, distance, sent))
         if self.serving:
             for end in (worker, partner):
@@ -423,11 +409,7 @@ class EventLoop:
         worked = totals.steps > 0
         with np.errstate(invalid="ignore"):
             step_time = np.where(worked, totals.compute / np.maximum(totals.steps, 1), np.nan)
-        missing = np.full(n, np.nan)
-        return RoundRecord(
-            round_index=self.round_index,
-            clock=self.clock,
-            learning_rate=rate,
+        measured = Measured(
             local_steps=totals.steps,
             step_time=step_time,
             timing=Timing(
@@ -443,27 +425,21 @@ class EventLoop:
                 [sum(sent for _, _, sent in transfers) for transfers in events], dtype=np.int64
             ),
             link_distance=np.array([transfers[-1][1] for transfers in events]),
-            decision=Decision(
-                links=links,
-                verdicts=np.full(len(links), LinkVerdict.DRAWN, dtype=np.int64),
-                link_time=times,
-                rule=SHARED_RULE if totals.shared else RULE,
-            ),
             train_loss=np.where(worked, self.table.loss, np.nan),
             update_norm=totals.norm,
-            smoothness=missing,
-            gradient_variance=missing,
             bandwidth=bandwidth,
-            evaluation=None,
             wall=wall,
             phases=tuple(totals.phases),
+        )
+        return self.planner.finish_turns(
+            measured, totals.rule, round_index=self.round_index, clock=self.clock, rate=rate
         )
 
     def _capture(self) -> Checkpoint:
         """A copy of all but the models, which the executor keeps."""
         table_arrays, _ = pack("table", self.table.copy())
         side_arrays, _ = pack("side", self.side.copy())
-        state_arrays, state_scalars = pack("state", self.state)
+        state_arrays, state_scalars = pack("state", self.planner.state)
         return Checkpoint(
             round_index=self.round_index,
             arrays={**table_arrays, **side_arrays, **state_arrays},
@@ -482,9 +458,7 @@ class EventLoop:
     def _return_to(self, saved: Checkpoint) -> None:
         # A copy: the table changes in place, the checkpoint must not.
         self.table = unpack("table", EventTable, saved.arrays, saved.scalars).copy()
-        self.side = SideTable.of(self.workers)
-        if "side.due" in saved.arrays:  # not in the checkpoints of earlier versions
-            self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
-        self.state = unpack("state", type(self.state), saved.arrays, saved.scalars)
+        self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
+        self.planner.state = unpack("state", type(self.planner.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index
         self.clock = saved.scalars["clock"]

@@ -14,18 +14,8 @@ import numpy as np
 
 from fedhp.config import TrainingConfig
 from fedhp.errors import Diverged
-from fedhp.types import (
-    BoolArray,
-    Evaluation,
-    Exchange,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    NeighborMixing,
-    PeerScoring,
-    RoundRecord,
-    WeightedMixing,
-)
+from fedhp.exchange import Exchange, Exchanged
+from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray, RoundRecord
 
 Result = TypeVar("Result", covariant=True)
 Part = TypeVar("Part")
@@ -55,19 +45,6 @@ class Estimates:
     smoothness: FloatArray
     gradient_variance: FloatArray
     start_loss: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """Which models travelled: links (receiver, sender if directed), and which peers were kept."""
-
-    links: IntArray  # [E, 2]
-    directed: bool
-    distance: FloatArray  # [E] before mixing
-    selected: IntArray  # [N, keep], -1 where none
-    # [E, 2] what went to the first and to the second end of a link, as a share of a model's bytes;
-    # None: whole models.
-    share: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,31 +172,6 @@ class EventExecutor(Protocol):
 
     def recover(self) -> None:
         """After ShardLost: go back to the state that was kept."""
-
-
-def travelled(exchange: Exchange, selected: IntArray | None = None) -> IntArray:
-    """Whose models travel: links, or (receiver, sender) where pulled, [E, 2].
-
-    selected [N, keep] are the peers kept by scoring: a symmetric average also goes back to them.
-    """
-    if isinstance(exchange, NeighborMixing):
-        return exchange.topology.links
-    if isinstance(exchange, GroupAverage):
-        return exchange.links
-    if isinstance(exchange, WeightedMixing):
-        return exchange.links
-    if not isinstance(exchange, PeerScoring):
-        return pairs(exchange.sources)
-    links = pairs(exchange.candidates)
-    if exchange.symmetric and selected is not None:
-        links = np.unique(np.concatenate([links, pairs(selected)[:, ::-1]]), axis=0)
-    return links
-
-
-def pairs(sources: IntArray) -> IntArray:
-    """(receiver, sender) for every source in [N, M] that is not -1, [E, 2]."""
-    receivers, columns = np.nonzero(sources >= 0)
-    return np.stack([receivers, sources[receivers, columns]], axis=1).astype(np.int64)
 
 
 def check_finite(

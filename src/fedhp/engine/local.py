@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from fedhp.engine.executor import Pending
 from fedhp.engine.prepare import Prepared, shard_spec_of
-from fedhp.engine.shard import Shard
+from fedhp.engine.shard.shard import Shard
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.learn.evaluate import ModelScore
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -49,26 +50,26 @@ class LocalShards:
     def submit(
         self,
         shard: int,
-        method: Callable[Concatenate[Shard, P], T],
+        method: Callable[Concatenate[S, P], T],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         """Call a method of one shard."""
-        return CompletedCall(method(self.shards[shard], *args, **kwargs))
+        return CompletedCall(self.shards[shard].call(method.__qualname__, *args, **kwargs))
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
     ) -> Pending[list[ModelScore]]:
         """Start the tests on the shard's threads."""
-        return self.shards[shard].start_tests(mean, whole=whole)
+        return self.shards[shard].tester.start(mean, whole=whole)
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         """Hand every shard the trained models it wants."""
         for shard, origins in zip(self.shards, wanted, strict=True):
-            parcels = [self.shards[origin].rows(workers) for origin, workers in origins.items()]
-            self.moved += sum(rows.nbytes for _, rows in parcels)
-            shard.receive(*parcels)
+            sent = [self.shards[origin].mixer.send(workers) for origin, workers in origins.items()]
+            self.moved += sum(rows.nbytes for _, rows in sent)
+            shard.mixer.receive(*sent)
 
     def keep(self, *, in_flight: bool) -> None:
         """Copy the state, unless it stays as it is: between synchronous rounds."""

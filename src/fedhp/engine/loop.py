@@ -1,54 +1,37 @@
-"""THE round loop: plan, train, exchange, account, report; tests run while the next round trains.
+"""THE round loop: plan, train, exchange, account; the caller commits each record.
 
-The caller commits each record. Training leaves the models of the last round as they are, so
-that a round that is interrupted simply did not happen.
+What surrounds a round (tests while the next one trains, lost shards) is in testing.py. Training
+leaves the models of the last round as they are, so that a round that is interrupted simply did
+not happen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm, Observation
-from fedhp.algorithms.enough_peers import with_min_peers
-from fedhp.algorithms.plan_checks import next_plan
+from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import (
-    RoundPlan,
+    SimulatedRound,
     Stopwatch,
+    TrainedRound,
     account,
     calibration,
     check_clock,
     group_round,
-    rate_at,
-    reports_of,
     together,
 )
-from fedhp.engine.context import PlanningContext
-from fedhp.engine.executor import (
-    Estimates,
-    Exchanged,
-    ModelTester,
-    RoundExecutor,
-    ShardLost,
-    Training,
-)
-from fedhp.engine.testing import RoundTests
+from fedhp.engine.executor import Estimates, ModelTester, RoundExecutor
+from fedhp.engine.testing import tested_rounds
 from fedhp.engine.until import StopCondition
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
+from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Observed, Planner
 from fedhp.timing import Network
-from fedhp.types import (
-    BoolArray,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    Plan,
-    Reports,
-    RoundRecord,
-)
+from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +41,6 @@ class Progress:
     round_index: int
     clock: float  # at the end of that round
     started: float  # clock at its start
-    algorithm_state: Any
-    reports: Reports
     carried: FloatArray  # [N] s spent on steps that a group average left unfinished
 
 
@@ -73,7 +54,7 @@ class RoundLoop:
         *,
         tester: ModelTester | None = None,
     ) -> None:
-        assert isinstance(context.algorithm, Algorithm)
+        assert is_synchronous(context.algorithm)
         self.context = context
         self.executor = executor
         self.tester = tester
@@ -81,126 +62,111 @@ class RoundLoop:
         self.world = context.world
         self.experiment = context.experiment
         self.stop_condition = StopCondition(context.experiment, tested=tester is not None)
+        self.planner = Planner(context)
+        self.planner.last_reports = calibration(self.world)
         self.progress = Progress(
             round_index=0,
             clock=0.0,
             started=0.0,
-            algorithm_state=self.algorithm.start(context.federation),
-            reports=calibration(self.world),
             carried=np.zeros(self.experiment.workers),
         )
 
+    @property
+    def round_index(self) -> int:
+        """The last round that is done."""
+        return self.progress.round_index
+
     def rounds(self) -> Iterator[RoundRecord]:
-        """Run the rounds that are left.
+        """Run the rounds that are left; a round is yielded when its tests are done."""
+        return tested_rounds(self)
 
-        A round is yielded when its tests are done, at the latest after the next one's training.
-        """
-        tests = RoundTests(self.executor, self.tester)
-        while self.progress.round_index < self.stop_condition.last_round:
-            watch = Stopwatch()
-            try:
-                tests.start()  # of the last round: they run while this one trains
-                with watch.phase("plan"):
-                    planned = self._plan()
-                with watch.phase("train"):
-                    training = self.executor.train(
-                        planned.local_steps
-                        if planned.group is None
-                        else planned.group.during_transfer,
-                        round_index=planned.round_index,
-                        learning_rate=planned.observation.learning_rate,
-                        present=planned.observation.available,
-                    )
-                with watch.phase("estimate"):
-                    estimates = self._estimate(planned)
-                if tests.waiting:
-                    yield tests.finish()
-                with watch.phase("mix"):
-                    exchanged = self.executor.exchange(
-                        planned.plan.exchange, round_index=planned.round_index
-                    )
-                if planned.group is not None:
-                    with watch.phase("train"):
-                        training = self._train_on(planned, training)
-                with watch.phase("account"):
-                    record = account(
-                        self.context,
-                        planned,
-                        training=training,
-                        estimates=estimates,
-                        exchanged=exchanged,
-                        wall=watch.seconds,
-                    )
-                    check_clock(record, self.experiment)
-                    self.executor.advance()
-                    self.progress = self._report(planned, record, estimates, exchanged)
-            except ShardLost:
-                self.executor.recover()
-                tests.cancel()
-                continue
-            except Exception as error:
-                # The error belongs to this round: the last one can still be committed.
-                if tests.can_follow(error):
-                    yield tests.run()
-                raise
-            tests.add(record)
-            last = self._is_last(record)
-            if last or not tests.overlap or self.stop_condition.needs_tests:
-                tested = tests.run()
-                if not last and self._is_last(tested):
-                    tests.add(record)  # again, as the last round: on the whole test set as well
-                    tested = tests.run()
-                yield tested
+    def train(self) -> TrainedRound:
+        """The first half of a round; the models stay those of the last one."""
+        watch = Stopwatch()
+        # 1. Plan: the algorithm decides by the reports of the last round.
+        with watch.phase("plan"):
+            simulated = self._plan()
+        # 2. Train: every worker its local steps; some measure what the plan asks for.
+        with watch.phase("train"):
+            planned = simulated.planned
+            training = self.executor.train(
+                simulated.first_steps,
+                round_index=planned.round_index,
+                learning_rate=planned.observation.learning_rate,
+                present=planned.observation.available,
+            )
+        with watch.phase("estimate"):
+            estimates = self._estimate(simulated)
+        return TrainedRound(simulated, training, estimates, watch)
 
-    def _is_last(self, record: RoundRecord) -> bool:
-        last = self.stop_condition.is_last(record)
-        if last and self.tester is not None:
-            self.tester.end_at(record.round_index)
-        return last
+    def finish(self, trained: TrainedRound) -> RoundRecord:
+        """The second half; the caller commits the record."""
+        simulated, training, watch = trained.simulated, trained.training, trained.watch
+        planned = simulated.planned
+        # 3. Exchange: models travel and mix. After a group average everyone trains on.
+        with watch.phase("mix"):
+            exchanged = self.executor.exchange(
+                planned.plan.exchange, round_index=planned.round_index
+            )
+        if simulated.group is not None:
+            with watch.phase("train"):
+                more = self.executor.train_on(
+                    simulated.local_steps - simulated.first_steps,
+                    round_index=planned.round_index,
+                    learning_rate=planned.observation.learning_rate,
+                )
+                training = together(simulated, training, more)
+        # 4. Account: what it cost in virtual time. Then the mixed models are the current ones.
+        with watch.phase("account"):
+            measured = account(
+                self.context,
+                simulated,
+                training=training,
+                estimates=trained.estimates,
+                exchanged=exchanged,
+                wall=watch.seconds,
+            )
+            clock = planned.observation.clock + measured.timing.round_time
+            check_clock(clock, measured.timing, self.experiment, round_index=planned.round_index)
+            self.executor.advance()
+            record = self.planner.finish(planned, measured)
+            self.progress = Progress(
+                round_index=record.round_index,
+                clock=record.clock,
+                started=planned.observation.clock,
+                carried=np.zeros(self.experiment.workers)
+                if simulated.group is None
+                else simulated.group.carried,
+            )
+        return record
 
-    def _plan(self) -> RoundPlan:
-        """Algorithm 2: what the coordinator decides by the reports of the last round."""
+    def _plan(self) -> SimulatedRound:
+        """Algorithm 2, and the steps that its deadlines leave room for."""
         last, round_index = self.progress, self.progress.round_index + 1
         # A late monitor knows the links as they were one round ago.
         late = self.experiment.world.monitor_delay > 0
-        observation = Observation(
+        observed = Observed(
             round_index=round_index,
             clock=last.clock,
-            learning_rate=rate_at(self.context, round_index, last.clock),
             available=self.world.available(round_index, last.clock),
             network=self._monitored(last.started if late else last.clock, round_index),
-            share_done=self.context.share_done(last.clock),
-            topology=self.context.federation.topology_at(round_index),
-            changing=self.context.federation.changing is not None,
             epoch_steps=self.context.epoch_steps,
+            share_done=self.context.share_done(last.clock),
         )
-        state, plan = next_plan(
-            self.algorithm, last.algorithm_state, observation=observation, reports=last.reports
-        )
-        exchange, present = self.experiment.exchange, int(observation.available.sum())
-        plan = with_min_peers(
-            plan, observation, least=exchange.min_peers(self.experiment.workers, present=present)
-        )
-        if isinstance(plan.exchange, GroupAverage):
-            local_steps, group = group_round(self.world, plan, observation, last.carried)
-            return RoundPlan(state, plan, observation, local_steps, group)
-        local_steps = self._local_steps(plan, round_index, observation.available)
-        return RoundPlan(state, plan, observation, local_steps)
+        planned = self.planner.plan(observed, self.planner.reports)
+        plan, observation = planned.plan, planned.observation
+        lead_time = plan.exchange.lead_time_in(self.world, clock=last.clock, event=round_index)
+        if lead_time is not None:
+            local_steps, group = group_round(
+                self.world, plan, observation, last.carried, transfer_time=lead_time
+            )
+            return SimulatedRound(planned, local_steps, group)
+        return SimulatedRound(planned, self._local_steps(plan, round_index, observation.available))
 
     def _monitored(self, clock: float, round_index: int) -> Network:
         """The links as the planner sees them, with the size of what travels."""
         network, share = self.world.monitored(clock, round_index), self.context.transfer_share
         return network if share == 1 else replace(network, model_bits=share * network.model_bits)
-
-    def _train_on(self, planned: RoundPlan, first: Training) -> Training:
-        """The steps after a group average, until the deadline."""
-        assert planned.group is not None
-        second = self.executor.train_on(
-            planned.local_steps - planned.group.during_transfer,
-            round_index=planned.round_index,
-            learning_rate=planned.observation.learning_rate,
-        )
-        return together(planned, first, second)
 
     def _local_steps(self, plan: Plan, round_index: int, available: BoolArray) -> IntArray:
         """Step counts as planned, or as many as fit the plan's deadline."""
@@ -216,42 +182,19 @@ class RoundLoop:
         ]
         return np.where(available, counts, 0).astype(np.int64)
 
-    def _estimate(self, planned: RoundPlan) -> Estimates | None:
+    def _estimate(self, simulated: SimulatedRound) -> Estimates | None:
         """Algorithm 1, line 5, by the workers the plan asks."""
+        planned = simulated.planned
         if planned.plan.estimate is None:
             return None
-        chosen = planned.plan.estimate & (planned.local_steps > 0)
+        chosen = planned.plan.estimate & (simulated.local_steps > 0)
         return self.executor.estimate(chosen, round_index=planned.round_index)
-
-    def _report(
-        self,
-        planned: RoundPlan,
-        record: RoundRecord,
-        estimates: Estimates | None,
-        exchanged: Exchanged,
-    ) -> Progress:
-        """What the next plan starts from."""
-        return Progress(
-            round_index=record.round_index,
-            clock=record.clock,
-            started=self.progress.clock,
-            algorithm_state=planned.state,
-            reports=reports_of(record, estimates=estimates, exchanged=exchanged),
-            carried=np.zeros(self.experiment.workers)
-            if planned.group is None
-            else planned.group.carried,
-        )
-
-    def change_state(self, fields: Mapping[str, Any]) -> None:
-        """Replace fields of the algorithm's state."""
-        state = replace(self.progress.algorithm_state, **fields)
-        self.progress = replace(self.progress, algorithm_state=state)
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to resume from here, without the models."""
         progress = self.progress
-        state_arrays, state_scalars = pack("state", progress.algorithm_state)
-        report_arrays, report_scalars = pack("reports", progress.reports)
+        state_arrays, state_scalars = pack("state", self.planner.state)
+        report_arrays, report_scalars = pack("reports", self.planner.reports)
         return Checkpoint(
             round_index=progress.round_index,
             arrays={**state_arrays, **report_arrays, "carried": progress.carried},
@@ -265,13 +208,12 @@ class RoundLoop:
 
     def restore(self, saved: Checkpoint) -> None:
         """Resume from a checkpoint."""
-        kind = type(self.progress.algorithm_state)
+        planner, kind = self.planner, type(self.planner.state)
+        planner.state = unpack("state", kind, saved.arrays, saved.scalars)
+        planner.last_reports = unpack("reports", Reports, saved.arrays, saved.scalars)
         self.progress = Progress(
             round_index=saved.round_index,
             clock=saved.scalars["clock"],
             started=saved.scalars["started"],
-            algorithm_state=unpack("state", kind, saved.arrays, saved.scalars),
-            reports=unpack("reports", Reports, saved.arrays, saved.scalars),
-            # Not in the checkpoints of earlier versions.
-            carried=saved.arrays.get("carried", np.zeros(self.experiment.workers)),
+            carried=saved.arrays["carried"],
         )

@@ -47,7 +47,6 @@ def plan_memory(
     group_average: bool = False,
     executors: int,
     batch_bytes: int = 0,
-    source: str = "",
 ) -> Memory:
     """The memory the run needs; one that cannot fit is refused with the figure and a fix.
 
@@ -77,7 +76,7 @@ def plan_memory(
     allowed = int(MEMORY_SHARE * free if experiment.memory == "auto" else experiment.memory * 1e9)
     memory = Memory(models, rest, allowed, mapped=models + rest > allowed)
     if rest > allowed or (memory.mapped and experiment.engine == "ray"):
-        raise _too_much(experiment, memory, links, model_size, source)
+        raise _too_much(experiment, memory, links, model_size)
     return memory
 
 
@@ -127,9 +126,7 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def _too_much(
-    experiment: Experiment, memory: Memory, links: int, model_size: int, source: str
-) -> ConfigError:
+def _too_much(experiment: Experiment, memory: Memory, links: int, model_size: int) -> ConfigError:
     workers = experiment.workers
     per_link = experiment.world.bandwidth.per == "link" and 24 * workers**2 > memory.rest / 2
     if per_link:
@@ -148,7 +145,6 @@ def _too_much(
         f"{workers} workers with models of {model_size:,} numbers and {links:,} links need about "
         f"{needed / 1e9:.1f} GB of memory, but the run may use {memory.allowed / 1e9:.1f} GB",
         key=key,
-        source=source,
         allowed=f"at most {memory.allowed / 1e9:.1f} GB (`memory`, or what is free now)",
         fix=fix,
     )

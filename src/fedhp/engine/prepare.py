@@ -15,9 +15,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fedhp import components
-from fedhp.algorithms import Algorithm, load_algorithm
-from fedhp.algorithms.base import averages_groups, pushes_sums, tracks
-from fedhp.algorithms.enough_peers import check_enough_peers
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import (
     AttackConfig,
@@ -29,7 +28,26 @@ from fedhp.config import (
 )
 from fedhp.data import load_data, partition
 from fedhp.data.fingerprint import fingerprint
-from fedhp.engine.context import (
+from fedhp.engine.memory import Memory, plan_memory
+from fedhp.errors import ConfigError
+from fedhp.learn.attack import attackers_of, flipped_labels
+from fedhp.learn.augment import augmented_bytes, check_augmentation
+from fedhp.learn.evaluate import choose_images, hold_back
+from fedhp.learn.names import TASKS
+from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
+from fedhp.learn.params import PER_PARAMETER, Layout, layout_of, row_of
+from fedhp.learn.quantize import received_share
+from fedhp.learn.stacked import dense_stack
+from fedhp.learn.task import (
+    Classification,
+    Task,
+    initial_model,
+    make_task,
+)
+from fedhp.learn.topk import delta_share, topk_count
+from fedhp.learn.trial import TaskFacts, check_task, task_data
+from fedhp.learn.vectors import try_rule
+from fedhp.rounds.context import (
     MOST_EPOCH_STEPS,
     PlanningContext,
     check_exchange,
@@ -42,24 +60,7 @@ from fedhp.engine.context import (
     serving_of,
     world_of,
 )
-from fedhp.engine.memory import Memory, plan_memory
-from fedhp.errors import ConfigError, DataError
-from fedhp.learn.attack import attackers_of, flipped_labels
-from fedhp.learn.augment import augmented_bytes, check_augmentation
-from fedhp.learn.evaluate import choose_images, hold_back
-from fedhp.learn.names import TASKS
-from fedhp.learn.optimizer import PLAIN_SGD, Optimizer
-from fedhp.learn.params import PER_PARAMETER, Layout, layout_of
-from fedhp.learn.quantize import received_share
-from fedhp.learn.stacked import dense_stack
-from fedhp.learn.task import (
-    Classification,
-    Task,
-    initial_model,
-    make_task,
-)
-from fedhp.learn.topk import delta_share, topk_count
-from fedhp.learn.trial import TaskFacts, check_task, task_data
+from fedhp.rule import Rule
 from fedhp.types import Dataset, IntArray
 
 # A step of a smaller model is mostly Python: without the stack a second thread only waits.
@@ -97,39 +98,26 @@ class Prepared(PlanningContext):
         return part and self.experiment.evaluation.whole_at_end
 
 
-def prepare(experiment: Experiment, *, source: str = "") -> Prepared:
+def prepare(experiment: Experiment) -> Prepared:
     """Build and check all parts; every mistake is found here, with its key."""
-    try:
-        return _prepare(experiment, source)
-    except DataError as error:
-        if not source or source in error.problem:
-            raise
-        raise error.with_source(source) from error
+    with experiment.origins.named():
+        return _prepare(experiment)
 
 
-def own_folders(source: str) -> tuple[str, ...]:
-    """Where the user's own parts of an experiment file are looked for, the last folder first."""
-    folder = str(Path(source).resolve().parent) if source else os.getcwd()
-    return folder, os.getcwd()
-
-
-def _prepare(experiment: Experiment, source: str) -> Prepared:
-    check_origin(experiment, source=source)
-    folders = own_folders(source) if own_parts(experiment) else ()
+def _prepare(experiment: Experiment) -> Prepared:
+    check_origin(experiment)
+    folders = experiment.origins.folders if own_parts(experiment) else ()
     components.make_importable(*folders)
-    device = choose_device(experiment.device, source=source)
-    algorithm = load_algorithm(
-        experiment.algorithm.name, experiment.algorithm.settings, source=source
-    )
-    check_exchange(experiment, algorithm, source=source)
-    check_local_epochs(experiment, algorithm, source=source)
-    check_optimizer(experiment, algorithm, source=source)
-    task = build_task(experiment, source)
+    device = choose_device(experiment.device)
+    algorithm = load_algorithm(experiment.algorithm.name, experiment.algorithm.settings)
+    check_exchange(experiment, algorithm)
+    check_local_epochs(experiment, algorithm)
+    check_optimizer(experiment, algorithm)
+    task = build_task(experiment)
     if experiment.evaluation.per_class and type(task) is not Classification:
         raise ConfigError(
             f"the accuracy by class is unknown for the task {experiment.task.name!r}",
             key="evaluation.per_class",
-            source=source,
             allowed="evaluation.per_class = true with task.name = 'classification'",
             fix="remove evaluation.per_class",
         )
@@ -138,12 +126,11 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
             f"is {experiment.training.label_smoothing:g}, but the task {experiment.task.name!r} "
             "has a loss of its own",
             key="training.label_smoothing",
-            source=source,
             allowed="0, or task.name = 'classification'",
             fix="remove training.label_smoothing, or smooth the labels in the loss of the task",
         )
-    dataset = experiment_data(task, source=source)
-    check_augmentation(experiment.augmentation, dataset.shape, source=source)
+    dataset = experiment_data(task)
+    check_augmentation(experiment.augmentation, dataset.shape)
     parts = partition(
         dataset.train_targets,
         classes=dataset.classes,
@@ -151,55 +138,46 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
         config=experiment.data,
         seed=experiment.seed,
         groups=dataset.groups,
-        source=source,
     )
     parts, held_back = hold_back(parts, share=experiment.data.own_test or 0.0, seed=experiment.seed)
-    _check_epoch_steps(experiment, parts, source)
+    _check_epoch_steps(experiment, parts)
     attackers = attackers_of(experiment.attack, workers=experiment.workers, seed=experiment.seed)
     if experiment.attack.kind == "label_flip":
-        dataset, parts = with_flipped_labels(dataset, parts, attackers, source=source)
+        dataset, parts = with_flipped_labels(dataset, parts, attackers)
         if type(task) is Classification:
             task = task.with_data(dataset)
-    size = _model_size(task)
+    size, traits, rule = _model_size(task), traits_of(algorithm), rule_of(algorithm)
     optimizer = Optimizer.of(experiment.training, momentum_of(experiment, algorithm))
     memory = plan_memory(
         experiment,
-        model_size=3 * size if tracks(algorithm) else size,
+        model_size=size * (1 + sum(not vector.scalar for vector in rule.vectors)),
         state_size=len(set(optimizer.state) & set(PER_PARAMETER)) * size,
         data_bytes=_bytes_of(dataset),
-        asynchronous=not isinstance(algorithm, Algorithm),
+        asynchronous=is_asynchronous(algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
-        group_average=averages_groups(algorithm),
+        group_average=traits.group_average,
         executors=_executors(experiment, device),
         batch_bytes=augmented_bytes(
             experiment.augmentation, dataset.shape, batch_size=experiment.training.batch_size
         ),
-        source=source,
     )
-    facts = check_task(
-        task, batch_size=experiment.training.batch_size, dataset=dataset, source=source
-    )
+    facts = check_task(task, batch_size=experiment.training.batch_size, dataset=dataset)
     initial = initial_model(task, experiment.seed)
-    _check_batch_norm(experiment, initial, source)
+    _check_batch_norm(experiment, initial, rule)
     layout = layout_of(
         initial,
         batch_norm=experiment.training.batch_norm,
-        push_sum=pushes_sums(algorithm),
-        tracking=tracks(algorithm),
+        vectors=(*rule.vectors, *optimizer.vectors),
         epochs=experiment.training.batches == "epochs",
-        state=optimizer.state,
-        state_travels=optimizer.travels,
     )
-    _check_fragments(algorithm, layout, source)
-    stacks = kernel_of(experiment) == "auto" and optimizer.stacks
+    try_rule(rule, layout, row_of(initial, layout)[0], rate=experiment.training.learning_rate)
+    _check_fragments(traits.fragments, layout)
+    stacks = kernel_of(experiment) == "auto" and stacks_by(optimizer, rule)
     stacked = stacks and dense_stack(task, initial, layout)
     alone = facts.stochastic or not (stacked or facts.parameters >= PARALLEL_PARAMETERS)
-    federation = federation_of(experiment, source=source)
-    world = world_of(experiment, model_bits=32.0 * layout.module_columns, source=source)
-    check_topology(
-        algorithm, federation, experiment, recorded_away=world.recorded_away, source=source
-    )
-    check_enough_peers(algorithm, federation, experiment, source=source)
+    federation = federation_of(experiment)
+    world = world_of(experiment, model_bits=32.0 * layout.module_columns)
+    check_topology(algorithm, federation, experiment, recorded_away=world.recorded_away)
     return Prepared(
         experiment=experiment,
         algorithm=algorithm,
@@ -223,7 +201,7 @@ def _prepare(experiment: Experiment, source: str) -> Prepared:
     )
 
 
-def _check_epoch_steps(experiment: Experiment, parts: list[IntArray], source: str) -> None:
+def _check_epoch_steps(experiment: Experiment, parts: list[IntArray]) -> None:
     """Refuse local epochs that take too many steps on some worker."""
     training = experiment.training
     most = max(len(part) for part in parts)
@@ -234,7 +212,6 @@ def _check_epoch_steps(experiment: Experiment, parts: list[IntArray], source: st
             f"{training.local_epochs:g} epochs of {most:,} samples in batches of "
             f"{training.batch_size} are too many steps in a round",
             key="training.local_epochs",
-            source=source,
             allowed=f"at most {MOST_EPOCH_STEPS:,} steps of every worker",
             fix="lower training.local_epochs, or raise training.batch_size",
         )
@@ -243,6 +220,11 @@ def _check_epoch_steps(experiment: Experiment, parts: list[IntArray], source: st
 def kernel_of(experiment: Experiment) -> str:
     """training.kernel; augmented images go through one model at a time."""
     return "worker" if experiment.augmentation.active else experiment.training.kernel
+
+
+def stacks_by(optimizer: Optimizer, rule: Rule) -> bool:
+    """Whether many small models can be trained at once, with these steps."""
+    return optimizer.stacks and not (optimizer.momentum and rule.steers())
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +247,8 @@ class ShardSpec:
     scratch: Path | None  # models are memory-mapped in this folder
     exchange: ExchangeConfig
     max_poisoned: int  # peers that robust mixing withstands
+    rule: Rule  # of the method
+    topk: int  # values of a row that topk lets through; 0: all
     attack: AttackConfig
     attackers: tuple[int, ...]  # of all workers
     augmentation: AugmentationConfig
@@ -314,24 +298,25 @@ def shard_spec_of(
         optimizer=prepared.optimizer,
         augmentation=experiment.augmentation,
         label_smoothing=experiment.training.label_smoothing,
-        group_average=averages_groups(prepared.algorithm),
+        group_average=traits_of(prepared.algorithm).group_average,
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
         max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
+        rule=rule_of(prepared.algorithm),
+        topk=_topk_values(experiment.exchange, prepared.layout),
         attack=experiment.attack,
         attackers=prepared.attackers,
     )
 
 
 def with_flipped_labels(
-    dataset: Dataset, parts: list[IntArray], attackers: Sequence[int], *, source: str = ""
+    dataset: Dataset, parts: list[IntArray], attackers: Sequence[int]
 ) -> tuple[Dataset, list[IntArray]]:
     """The data with copies of the attackers' samples, under other classes, which replace theirs."""
     if dataset.classes is None:
         raise ConfigError(
             "is 'label_flip', but the data has numbers to predict, not classes",
             key="attack.kind",
-            source=source,
             allowed="none, sign_flip or noise",
             fix="choose another attack.kind",
         )
@@ -351,11 +336,16 @@ def with_flipped_labels(
     return changed, parts
 
 
+def _topk_values(exchange: ExchangeConfig, layout: Layout) -> int:
+    """How many values of a row topk sends; 0: all, or it is not used."""
+    return topk_count(exchange.topk_share, layout.mixed) if exchange.compression == "topk" else 0
+
+
 def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     """Bytes of a transfer as a share of those of the model; with topk, of one that is not a
     reader's first."""
     if exchange.compression == "topk":
-        count = topk_count(exchange.topk_share, layout.mixed)
+        count = _topk_values(exchange, layout)
         return delta_share(count, layout.mixed) if count else 1.0
     share = received_share(exchange.compression, layout.mixed_ends)
     # What travels along counts in addition to the model.
@@ -363,26 +353,32 @@ def transfer_share(exchange: ExchangeConfig, layout: Layout) -> float:
     return share if layout.mixed == own else share * layout.mixed / own
 
 
-def _check_batch_norm(experiment: Experiment, module: nn.Module, source: str) -> None:
+def _check_batch_norm(experiment: Experiment, module: nn.Module, rule: Rule) -> None:
     statistics = any(buffer.is_floating_point() for buffer in module.buffers())
     if experiment.training.batch_norm == "local" and not statistics:
         raise ConfigError(
             "is 'local', but has no effect: the model keeps no running statistics (BatchNorm)",
             key="training.batch_norm",
-            source=source,
             allowed="'mixed', or a model with running statistics",
             fix="remove training.batch_norm, or choose a model with BatchNorm, such as "
             "model.name = 'resnet20' with model.norm = 'batch'",
         )
+    cut = rule.public and experiment.exchange.compression == "topk"
+    if cut and statistics and experiment.training.batch_norm == "mixed":
+        raise ConfigError(
+            "is 'mixed', but running statistics would take the place of parameters in what topk "
+            f"sends of the public copies of {experiment.algorithm.name!r}",
+            key="training.batch_norm",
+            allowed="'local' with topk and this algorithm, or a model without running statistics",
+            fix="set training.batch_norm = 'local'",
+        )
 
 
-def _check_fragments(algorithm: object, layout: Layout, source: str) -> None:
-    fragments = getattr(algorithm, "fragments", 1)
-    if averages_groups(algorithm) and isinstance(fragments, int) and fragments > layout.mixed:
+def _check_fragments(fragments: int, layout: Layout) -> None:
+    if fragments > layout.mixed:
         raise ConfigError(
             f"{fragments} fragments, but only {layout.mixed} numbers of the model are exchanged",
             key="algorithm.fragments",
-            source=source,
             allowed=f"1 to {layout.mixed}",
             fix="lower algorithm.fragments",
         )
@@ -400,7 +396,7 @@ def _own(dataset: Dataset, parts: list[IntArray]) -> tuple[list[IntArray], Datas
     return [np.searchsorted(used, part).astype(np.int64) for part in parts], reduced
 
 
-def choose_device(name: str, *, source: str = "") -> torch.device:
+def choose_device(name: str) -> torch.device:
     """The device to train on; auto chooses a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -409,27 +405,25 @@ def choose_device(name: str, *, source: str = "") -> torch.device:
         raise ConfigError(
             f"{name!r} is set, but this machine has {torch.cuda.device_count()} GPUs",
             key="device",
-            source=source,
             allowed="auto, cpu, or cuda:N with the number of a GPU",
             fix="set device = 'auto'",
         )
     return torch.device(name)
 
 
-def experiment_data(task: Task, *, source: str = "") -> Dataset:
+def experiment_data(task: Task) -> Dataset:
     """The checked data of a task, with its fingerprint."""
-    dataset = task_data(task, source=source)
+    dataset = task_data(task)
     return replace(dataset, fingerprint=fingerprint(dataset))
 
 
-def build_task(experiment: Experiment, source: str = "") -> Task:
+def build_task(experiment: Experiment) -> Task:
     """The task of an experiment, built-in or the user's own."""
-    components.resolve(experiment.task.name, TASKS, key="task.name", source=source)
+    components.resolve(experiment.task.name, TASKS, key="task.name")
     return make_task(
         experiment.task,
         experiment.model,
-        lambda: load_data(experiment.data, source=source),
-        source=source,
+        lambda: load_data(experiment.data),
     )
 
 

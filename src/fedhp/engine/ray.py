@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from fedhp import components
 from fedhp.engine.executor import Pending, ShardLost, StateLost
 from fedhp.engine.prepare import Prepared, ShardSpec, shard_spec_of
-from fedhp.engine.shard import Shard
+from fedhp.engine.shard.mixer import Mixer
+from fedhp.engine.shard.shard import Shard
+from fedhp.engine.shard.tester import Tester
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.errors import ConfigError, RunError, install_extra
 from fedhp.learn.evaluate import ModelScore
@@ -41,6 +43,7 @@ START_NOTICE = 30.0  # s between two lines that say what is being waited for
 MAX_LOSSES = 5  # of actors in one round: then it is not bad luck
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -127,30 +130,31 @@ class RayShards:
     def submit(
         self,
         shard: int,
-        method: Callable[Concatenate[Shard, P], T],
+        method: Callable[Concatenate[S, P], T],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         """Start a method of one shard."""
-        remote = getattr(self._actors[shard], method.__name__)
-        return RayResult(self, remote.remote(*args, **kwargs))
+        call = self._actors[shard].call
+        return RayResult(self, call.remote(method.__qualname__, *args, **kwargs))
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
     ) -> Pending[list[ModelScore]]:
         """An actor tests as soon as it has nothing else to do."""
-        return self.submit(shard, Shard.evaluate, mean, whole=whole)
+        return self.submit(shard, Tester.evaluate, mean, whole=whole)
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         """From actor to actor; only references pass through here."""
         row_bytes = 4 * self._prepared.layout.mixed
         received = []
         for actor, origins in zip(self._actors, wanted, strict=True):
-            parcels = [
-                self._actors[origin].rows.remote(workers) for origin, workers in origins.items()
+            sent = [
+                self._actors[origin].call.remote(Mixer.send.__qualname__, workers)
+                for origin, workers in origins.items()
             ]
-            received.append(actor.receive.remote(*parcels))
+            received.append(actor.call.remote(Mixer.receive.__qualname__, *sent))
             self.moved += row_bytes * sum(len(workers) for workers in origins.values())
         self.wait(received)
 
@@ -281,19 +285,19 @@ def import_ray() -> Any:
     return ray
 
 
-def check_cluster(address: str | None, *, source: str = "") -> None:
+def check_cluster(address: str | None) -> None:
     """Before a run starts: Ray is installed, and its address accepts connections."""
     import_ray()
     if address is None or address in ("auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isascii() and port.isdigit()):
-        raise _unreachable(f"nothing answers at {address!r}: it is not HOST:PORT", source)
+        raise _unreachable(f"nothing answers at {address!r}: it is not HOST:PORT")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT):
             return
     except (OSError, ValueError, OverflowError) as error:
-        raise _unreachable(f"nothing answers at {address!r}: {error}", source) from None
+        raise _unreachable(f"nothing answers at {address!r}: {error}") from None
 
 
 def start_ray(
@@ -382,11 +386,10 @@ def _child_processes() -> set[int]:
     return {int(process) for path in lists for process in path.read_text().split()}
 
 
-def _unreachable(problem: str, source: str = "") -> ConfigError:
+def _unreachable(problem: str) -> ConfigError:
     return ConfigError(
         problem,
         key="ray.address",
-        source=source,
         allowed="HOST:PORT of a running cluster, 'auto' for the one of this machine, or none",
         fix="start it with `ray start --head`, or remove ray.address to start one here",
     )

@@ -1,57 +1,50 @@
 """Carries out plans over shards of workers: one in this process, or many in other processes.
 
 What needs all workers is done here: who sends to whom, the weights, the mean model. What needs
-tensors is done in a shard (shard.py).
+tensors is done in a shard (shard/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.algorithms.base import averages_groups
-from fedhp.engine.arrivals import PAIR_STATE, WHOLE
+from fedhp.algorithms.base import traits_of
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
-    Exchanged,
     LocalTraining,
     Pending,
     PendingParts,
     Training,
     check_finite,
-    pairs,
-    travelled,
 )
 from fedhp.engine.prepare import Prepared
-from fedhp.engine.shard import Shard
+from fedhp.engine.shard.arrivals import PAIR_STATE, WHOLE
+from fedhp.engine.shard.groups import Groups
+from fedhp.engine.shard.mixer import Mixer
+from fedhp.engine.shard.shard import Shard
+from fedhp.engine.shard.tester import Tester
+from fedhp.engine.shard.trainer import Trainer
+from fedhp.engine.shard.turns import Turns
 from fedhp.engine.until import is_due
 from fedhp.errors import RunError
-from fedhp.graph import directed_weights, link_weights, mixing_weights, topology_from
+from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.exchange.mixing import pulls
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.group import fragment_columns, group_step
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.quantize import from_int8_blocks, to_int8_blocks
 from fedhp.learn.topk import delta_share
 from fedhp.record.tensors import Arrays
-from fedhp.types import (
-    BoolArray,
-    Evaluation,
-    Exchange,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    NeighborMixing,
-    PeerScoring,
-    RoundRecord,
-    WeightedMixing,
-)
+from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray, RoundRecord
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -64,17 +57,17 @@ class Shards(Protocol):
     def submit(
         self,
         shard: int,
-        method: Callable[Concatenate[Shard, P], T],
+        method: Callable[Concatenate[S, P], T],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Pending[T]:
-        """Start a method of one shard, such as Shard.train; shards work side by side."""
+        """Start a method of a part of one shard, such as Mixer.exchange; shards work at once."""
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
     ) -> Pending[list[ModelScore]]:
-        """Start Shard.evaluate of one shard; it may train meanwhile."""
+        """Start Tester.evaluate of one shard; it may train meanwhile."""
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         """Bring every shard the trained models it wants: workers, by their shard."""
@@ -103,9 +96,11 @@ class ShardedExecutor:
         self._last_round = prepared.experiment.rounds
         self.shards = shards
         self.workers = prepared.experiment.workers
+        self._tests = ShardTests(prepared, shards, self._gather)
         self.kernel = "ordered" if len(shards.groups) > 1 else prepared.experiment.training.mixing
         self._shard_of = np.zeros(self.workers, dtype=np.int64)  # the shard of every worker
         self._position = np.zeros(self.workers, dtype=np.int64)  # and its row there
+        self._nobody = np.empty((self.workers, 0), dtype=np.int64)  # selected without scoring
         for index, group in enumerate(shards.groups):
             self._shard_of[group] = index
             self._position[group] = np.arange(len(group))
@@ -137,7 +132,7 @@ class ShardedExecutor:
         estimates = _results(
             self.shards.submit(
                 index,
-                Shard.estimate,
+                Trainer.estimate,
                 np.flatnonzero(chosen[group]).tolist(),
                 round_index=round_index,
             )
@@ -151,36 +146,63 @@ class ShardedExecutor:
 
     def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
-        none = np.empty((self.workers, 0), dtype=np.int64)
-        links = travelled(exchange)
-        if isinstance(exchange, GroupAverage):
-            self._average_group(exchange)
-            return Exchanged(links, False, np.full(len(links), np.nan), none)
-        if isinstance(exchange, NeighborMixing):
-            self._deliver(np.concatenate([links, links[:, ::-1]]))
-            weights = mixing_weights(exchange.topology, exchange.weights)
-            return self._mix(links, weights, directed=False, selected=none)
-        self._deliver(links)
-        if isinstance(exchange, WeightedMixing):
-            weights = link_weights(links, exchange.weights, exchange.own_weights)
-            return self._mix(links, weights, directed=True, selected=none)
-        if not isinstance(exchange, PeerScoring):
-            weights = directed_weights(exchange.sources)
-            return self._mix(links, weights, directed=True, selected=none)
-        selected = self._score(exchange, round_index)
-        weights = directed_weights(selected)
-        if exchange.symmetric:
-            kept = pairs(selected)
-            self._deliver(kept[:, ::-1])
-            links = travelled(exchange, selected)
-            weights = mixing_weights(topology_from(self.workers, kept), "metropolis")
+        return exchange.carry_out(self, round_index=round_index)
+
+    def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
+        """Move models, measure distances on the links, then mix into the next models."""
+        links = mixing.links
+        self._deliver(links if mixing.directed else np.concatenate([links, links[:, ::-1]]))
+        return self._mix(links, mixing.matrix(), directed=mixing.directed, selected=self._nobody)
+
+    def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
+        """Every worker scores the models of its sources, and mixes the best."""
+        self._deliver(mixing.links)
+        selected = self._score(mixing.sources, scoring, round_index)
+        if scoring.symmetric:
+            self._deliver(pulls(selected)[:, ::-1])
+        links, weights = mixing.kept_links(selected), mixing.kept_matrix(selected)
         return self._mix(links, weights, directed=True, selected=selected)
+
+    def proceed(self) -> None:
+        """The next exchange of the round begins with what the last one left."""
+        if self.prepared.experiment.exchange.compression == "topk":
+            raise RunError(
+                "the algorithm plans several exchanges in a round, but with topk every reader has "
+                "one copy of a model per round",
+                allowed="exchange.compression other than 'topk', or one exchange per round",
+                fix="set exchange.compression = 'int8'",
+            )
+        _results(
+            self.shards.submit(index, Mixer.proceed) for index in range(len(self.shards.groups))
+        )
+
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        """The participants of each add the mean of their changes to the consensus. The sum over a
+        tree is made here, from the participants' rows, in the tree's order: it has the same bits
+        however many shards there are."""
+        if not traits_of(self.prepared.algorithm).group_average:
+            raise RunError(
+                "the algorithm plans a GroupAverage, but its class does not say so",
+                allowed="GroupAverage in the plans of a class with Traits(group_average=True)",
+                fix="set traits = Traits(group_average=True) in the class of your algorithm",
+            )
+        layout, first = self.prepared.layout, groups[0]  # all have the same fragment
+        start, stop = fragment_columns(layout.mixed, first.fragment, first.fragments)
+        columns = Columns.of(start, stop, trainable=layout.trainable)
+        updates: list[list[GroupUpdate]] = [[] for _ in self.shards.groups]
+        for group in groups:
+            for index, update in self._group_updates(group, columns) if group.required else ():
+                updates[index].append(update)
+        _results(
+            self.shards.submit(index, Groups.adopt, update, columns)
+            for index, update in enumerate(updates)
+        )
 
     def train_on(
         self, local_steps: IntArray, *, round_index: int, learning_rate: float
     ) -> Training:
         """After a group average: more local steps of the same round, from the mixed models."""
-        return self._trained(Shard.train_on, local_steps, round_index, learning_rate)
+        return self._trained(Groups.train_on, local_steps, round_index, learning_rate)
 
     def _trained(
         self,
@@ -213,42 +235,24 @@ class ShardedExecutor:
         )
         return Training(loss, norms)
 
-    def _average_group(self, exchange: GroupAverage) -> None:
-        """The sum over the tree is made here, from the participants' rows, in the tree's order: it
-        has the same bits however many shards there are."""
-        if not averages_groups(self.prepared.algorithm):
-            raise RunError(
-                "the algorithm plans a GroupAverage, but its class does not say so",
-                allowed="GroupAverage in the plans of a class with group_average = True",
-                fix="set group_average = True in the class of your algorithm",
-            )
-        layout, participants = self.prepared.layout, exchange.participants
-        start, stop = fragment_columns(layout.mixed, exchange.fragment, exchange.fragments)
-        columns = Columns.of(start, stop, trainable=layout.trainable)
-        updates: list[GroupUpdate | None] = [None] * len(self.shards.groups)
-        if len(participants):
-            updates = self._group_updates(exchange, columns)
-        _results(
-            self.shards.submit(index, Shard.adopt, update, columns)
-            for index, update in enumerate(updates)
-        )
-
-    def _group_updates(self, exchange: GroupAverage, columns: Columns) -> list[GroupUpdate | None]:
-        """What each shard's participants get."""
+    def _group_updates(
+        self, exchange: GroupAverage, columns: Columns
+    ) -> Iterator[tuple[int, GroupUpdate]]:
+        """What each shard's participants get, by shard."""
         participants = exchange.participants
         shard_of = self._shard_of[participants]
         inside = [np.flatnonzero(shard_of == index) for index in range(len(self.shards.groups))]
         pending = {
-            index: self.shards.submit(index, Shard.contributions, participants[members], columns)
+            index: self.shards.submit(index, Groups.contributions, participants[members], columns)
             for index, members in enumerate(inside)
             if len(members)
         }
         root_shard, _ = self._find(exchange.root)
-        known = self.shards.submit(root_shard, Shard.root_rows, exchange.root, columns).result()
+        known = self.shards.submit(root_shard, Groups.root_rows, exchange.root, columns).result()
         consensus = {exchange.root: known.consensus}
         for parent in set(exchange.parents[exchange.returning].tolist()) - consensus.keys():
             shard, _ = self._find(parent)
-            rows = self.shards.submit(shard, Shard.root_rows, parent, columns).result()
+            rows = self.shards.submit(shard, Groups.root_rows, parent, columns).result()
             consensus[parent] = rows.consensus
         parts = {index: part.result() for index, part in pending.items()}
         order = np.argsort(np.concatenate([inside[index] for index in parts]))
@@ -268,27 +272,27 @@ class ShardedExecutor:
         )
         if len(self.shards.groups) > 1:
             self.shards.moved += 4 * len(participants) * (columns.stop - columns.start) * 2
-        updates: list[GroupUpdate | None] = []
-        for index, members in enumerate(inside):
-            rows = self._position[participants[members]].tolist()
-            has_root = index == root_shard
-            update = GroupUpdate(
-                rows=rows,
-                returning=exchange.returning[members],
-                residuals=step.residuals[members],
-                root=int(self._position[exchange.root]) if has_root else None,
-                change=step.change,
-                wholes={
-                    int(self._position[worker]): whole
-                    for worker, whole in step.wholes.items()
-                    if self._shard_of[worker] == index
-                },
-                root_residual=step.root_residual,
-                plain=step.plain,
-                factor=exchange.momentum,
+        for index in parts:
+            members, has_root = inside[index], index == root_shard
+            yield (
+                index,
+                GroupUpdate(
+                    rows=self._position[participants[members]].tolist(),
+                    returning=exchange.returning[members],
+                    residuals=step.residuals[members],
+                    root=int(self._position[exchange.root]) if has_root else None,
+                    change=step.change,
+                    wholes={
+                        int(self._position[worker]): whole
+                        for worker, whole in step.wholes.items()
+                        if self._shard_of[worker] == index
+                    },
+                    root_residual=step.root_residual,
+                    plain=step.plain,
+                    factor=exchange.momentum,
+                    rate=exchange.rate,
+                ),
             )
-            updates.append(update if rows else None)
-        return updates
 
     def advance(self) -> None:
         """End the round: the mixed models become the models of the next one."""
@@ -302,7 +306,7 @@ class ShardedExecutor:
     def snapshot(self, worker: int) -> None:
         """Start a turn of this worker from its current model."""
         shard, position = self._find(worker)
-        self.shards.submit(shard, Shard.snapshot, position).result()
+        self.shards.submit(shard, Turns.snapshot, position).result()
 
     def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
         """Train the snapshots of these workers; mean losses."""
@@ -311,8 +315,7 @@ class ShardedExecutor:
             shard, position = self._find(worker)
             by_shard[shard][position] = training
         losses = _results(
-            self.shards.submit(index, Shard.train_snapshots, part)
-            for index, part in enumerate(by_shard)
+            self.shards.submit(index, Turns.train, part) for index, part in enumerate(by_shard)
         )
         found = {worker: self._find(worker) for worker in trainings}
         return {worker: losses[shard][position] for worker, (shard, position) in found.items()}
@@ -320,18 +323,18 @@ class ShardedExecutor:
     def apply(self, worker: int) -> float:
         """Add the change that training made to the worker's current model; its norm."""
         shard, position = self._find(worker)
-        return self.shards.submit(shard, Shard.apply, position).result()
+        return self.shards.submit(shard, Turns.apply, position).result()
 
     def share(self, worker: int) -> float:
         """Add the change that training made to every worker's model; its norm."""
         shard, position = self._find(worker)
-        change = self.shards.submit(shard, Shard.change, position).result()
+        change = self.shards.submit(shard, Turns.change, position).result()
         layout = self.prepared.layout
         change[layout.trainable :] /= self.workers
         if len(self.shards.groups) > 1:
             self.shards.moved += change.nbytes * (len(self.shards.groups) - 1)
         _results(
-            self.shards.submit(index, Shard.shift_all, change)
+            self.shards.submit(index, Turns.shift_all, change)
             for index in range(len(self.shards.groups))
         )
         return float(np.linalg.norm(change[: layout.trainable]))
@@ -341,23 +344,23 @@ class ShardedExecutor:
         distance between them before."""
         shard, position = self._find(worker)
         other_shard, other_position = self._find(partner)
-        mine = self.shards.submit(shard, Shard.model, position).result()
-        theirs = self.shards.submit(other_shard, Shard.model, other_position).result()
+        mine = self.shards.submit(shard, Turns.model, position).result()
+        theirs = self.shards.submit(other_shard, Turns.model, other_position).result()
         if shard != other_shard:
             self.shards.moved += mine.nbytes + theirs.nbytes
         if compression != "none":
             difference = theirs - mine
             half = np.float32(0.5) * from_int8_blocks(*to_int8_blocks(difference))
-            self.shards.submit(other_shard, Shard.shift, other_position, -half).result()
-            self.shards.submit(shard, Shard.shift, position, half).result()
+            self.shards.submit(other_shard, Turns.shift, other_position, -half).result()
+            self.shards.submit(shard, Turns.shift, position, half).result()
             return float(np.linalg.norm(difference[: self.prepared.layout.trainable]))
-        self.shards.submit(other_shard, Shard.average, other_position, mine).result()
-        return self.shards.submit(shard, Shard.average, position, theirs).result()
+        self.shards.submit(other_shard, Turns.average, other_position, mine).result()
+        return self.shards.submit(shard, Turns.average, position, theirs).result()
 
     def serve(self, worker: int, factor: float) -> None:
         """Move the model that a worker serves towards its current one by this share of the way."""
         shard, position = self._find(worker)
-        self.shards.submit(shard, Shard.serve, position, factor).result()
+        self.shards.submit(shard, Turns.serve, position, factor).result()
 
     def keep(self) -> None:
         """Keep the state as of now, models in flight included: it is that of a round's end."""
@@ -386,15 +389,15 @@ class ShardedExecutor:
 
     def start_tests(self, round_index: int) -> Pending[Evaluations]:
         """Start testing every worker's model and their mean; models must not change meanwhile."""
-        mean = self._mean_model()
-        tests = [self._start_evaluation(mean, whole=False)]
+        mean = self._tests.mean_model()
+        tests = [self._tests.start(mean, whole=False)]
         if round_index == self._last_round and self.prepared.whole_at_end:
-            tests.append(self._start_evaluation(mean, whole=True))
+            tests.append(self._tests.start(mean, whole=True))
         return PendingParts(tests, lambda evaluations: Evaluations(*evaluations))
 
     def evaluate(self, *, whole: bool = False) -> Evaluation:
         """Test every worker's model and their mean."""
-        return self._start_evaluation(self._mean_model(), whole=whole).result()
+        return self._tests.start(self._tests.mean_model(), whole=whole).result()
 
     # --- what a checkpoint holds -----------------------------------------------------------
 
@@ -414,19 +417,13 @@ class ShardedExecutor:
             self.shards.submit(
                 index,
                 Shard.load,
-                {name: rows[self._rows_in(name, state, group)] for name, rows in state.items()},
+                {name: rows[_rows_in(name, state, group)] for name, rows in state.items()},
             )
             for index, group in enumerate(self.shards.groups)
         )
         self.shards.keep(in_flight="in_flight" in state)
 
     # --- inside ----------------------------------------------------------------------------
-
-    def _rows_in(self, name: str, state: Arrays, group: IntArray) -> IntArray:
-        """Which rows of a state belong to a shard: its workers', or what they have of others."""
-        if name not in PAIR_STATE:
-            return group
-        return np.flatnonzero(np.isin(state["copy_pairs"][:, 0], group))
 
     def _find(self, worker: int) -> tuple[int, int]:
         """A worker's shard, and its row there."""
@@ -458,15 +455,15 @@ class ShardedExecutor:
             )
         self.shards.deliver(wanted)
 
-    def _score(self, exchange: PeerScoring, round_index: int) -> IntArray:
+    def _score(self, candidates: IntArray, scoring: Scoring, round_index: int) -> IntArray:
         return self._gather(
             _results(
                 self.shards.submit(
                     index,
-                    Shard.score,
-                    exchange.candidates[group],
-                    keep=exchange.keep,
-                    samples=exchange.samples,
+                    Mixer.score,
+                    candidates[group],
+                    keep=scoring.keep,
+                    samples=scoring.samples,
                     round_index=round_index,
                 )
                 for index, group in enumerate(self.shards.groups)
@@ -481,7 +478,7 @@ class ShardedExecutor:
         distances = _results(
             self.shards.submit(
                 index,
-                Shard.exchange,
+                Mixer.exchange,
                 links if alone else links[owner == index],
                 weights if alone else weights[group],
                 kernel=self.kernel,
@@ -503,7 +500,7 @@ class ShardedExecutor:
         if compression == "topk":
             counts = np.concatenate(
                 _results(
-                    self.shards.submit(index, Shard.delta_counts)
+                    self.shards.submit(index, Mixer.delta_counts)
                     for index in range(len(self.shards.groups))
                 )
             )
@@ -519,15 +516,30 @@ class ShardedExecutor:
             shares[:, 1] = 0.0
         return shares
 
-    def _mean_model(self) -> NDArray[np.float32]:
+
+class ShardTests:
+    """Tests of all workers' models and of their mean."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        shards: Shards,
+        gather: Callable[[list[NDArray[Any]]], NDArray[Any]],
+    ) -> None:
+        self.prepared, self.shards = prepared, shards
+        self._gather = gather  # rows of all shards, by worker
+        self.workers = prepared.experiment.workers
+
+    def mean_model(self) -> NDArray[np.float32]:
         """The sum goes from shard to shard: it has the same bits however many there are."""
         total: NDArray[np.float64] | None = None
         for index in range(len(self.shards.groups)):
-            total = self.shards.submit(index, Shard.sum_models, total).result()
+            total = self.shards.submit(index, Tester.sum_models, total).result()
         assert total is not None
         return (total / (self.workers - len(self.prepared.attackers))).astype(np.float32)
 
-    def _start_evaluation(self, mean: NDArray[np.float32], *, whole: bool) -> Pending[Evaluation]:
+    def start(self, mean: NDArray[np.float32], *, whole: bool) -> Pending[Evaluation]:
+        """Start testing; models must not change meanwhile."""
         last = len(self.shards.groups) - 1  # this shard tests the mean model
         scores = [
             self.shards.start_tests(index, mean if index == last else None, whole=whole)
@@ -575,3 +587,10 @@ class ShardedExecutor:
 def _results(pending: Iterable[Pending[T]]) -> list[T]:
     """Start all, then wait for all."""
     return [part.result() for part in list(pending)]
+
+
+def _rows_in(name: str, state: Arrays, group: IntArray) -> IntArray:
+    """Which rows of a state belong to a shard: its workers', or what they have of others."""
+    if name not in PAIR_STATE:
+        return group
+    return np.flatnonzero(np.isin(state["copy_pairs"][:, 0], group))

@@ -1,11 +1,14 @@
-"""The tests of a round, which may run while the next round trains."""
+"""What surrounds the rounds of a loop: tests while the next one trains, and lost shards."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
-from fedhp.engine.accounting import Stopwatch, check_evaluation
+from fedhp.engine.accounting import Stopwatch, TrainedRound, check_evaluation
 from fedhp.engine.executor import Evaluations, ModelTester, Pending, RoundExecutor, ShardLost
+from fedhp.engine.until import StopCondition
 from fedhp.errors import Interrupted
 from fedhp.types import RoundRecord
 
@@ -23,6 +26,61 @@ def with_results(record: RoundRecord, tests: Pending[Evaluations]) -> RoundRecor
     )
     check_evaluation(tested)
     return tested
+
+
+class TestedLoop(Protocol):
+    """A round loop whose rounds are tested."""
+
+    executor: RoundExecutor
+    tester: ModelTester | None
+    stop_condition: StopCondition
+
+    @property
+    def round_index(self) -> int:
+        """The last round that is done."""
+
+    def train(self) -> TrainedRound:
+        """Plan the next round and train; the models stay those of the last one."""
+
+    def finish(self, trained: TrainedRound) -> RoundRecord:
+        """Exchange, account, report."""
+
+
+def tested_rounds(loop: TestedLoop) -> Iterator[RoundRecord]:
+    """Run the rounds that are left. The tests of a round run while the next one trains: it is
+    yielded when they are done. A round in which a shard is lost begins again."""
+    tests = RoundTests(loop.executor, loop.tester)
+
+    def is_last(record: RoundRecord) -> bool:
+        last = loop.stop_condition.is_last(record)
+        if last and loop.tester is not None:
+            loop.tester.end_at(record.round_index)
+        return last
+
+    while loop.round_index < loop.stop_condition.last_round:
+        try:
+            tests.start()
+            trained = loop.train()
+            if tests.waiting:
+                yield tests.finish()
+            record = loop.finish(trained)
+        except ShardLost:
+            loop.executor.recover()
+            tests.cancel()
+            continue
+        except Exception as error:
+            # The error belongs to this round: the last one can still be committed.
+            if tests.can_follow(error):
+                yield tests.run()
+            raise
+        tests.add(record)
+        last = is_last(record)
+        if last or not tests.overlap or loop.stop_condition.needs_tests:
+            tested = tests.run()
+            if not last and is_last(tested):
+                tests.add(record)  # again, as the last round: on the whole test set as well
+                tested = tests.run()
+            yield tested
 
 
 class RoundTests:

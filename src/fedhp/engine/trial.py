@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import Any
 
-from fedhp.algorithms import Algorithm, AsyncAlgorithm, Observation
-from fedhp.algorithms.enough_peers import with_min_peers
-from fedhp.algorithms.plan_checks import next_action, next_plan
-from fedhp.engine.accounting import calibration, rate_at
-from fedhp.engine.context import PlanningContext
+from fedhp.algorithms.base import is_synchronous
+from fedhp.engine.accounting import calibration
 from fedhp.errors import (
     BadPlan,
     ConfigError,
@@ -23,10 +20,17 @@ from fedhp.errors import (
     definition_place,
 )
 from fedhp.record.tensors import pack
+from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Observed, Planner
 
 
-def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
+def try_algorithm(context: PlanningContext) -> None:
     """Ask for the first plan and check it; algorithms are pure, so nothing is changed."""
+    with context.experiment.origins.named():
+        _try_algorithm(context)
+
+
+def _try_algorithm(context: PlanningContext) -> None:
     name = context.experiment.algorithm.name
     try:
         for state, method in _first_states(context):
@@ -48,7 +52,6 @@ def try_algorithm(context: PlanningContext, *, source: str = "") -> None:
     raise ConfigError(
         f"{name!r}: {problem}",
         key="algorithm.name",
-        source=source,
         allowed=allowed,
         fix="change the settings in [algorithm]" + (", or correct its code" if ":" in name else ""),
     )
@@ -61,28 +64,20 @@ class _BadState(Exception):
 def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
     """The states before and after the first decision, which is checked, and who returned them."""
     algorithm, world = context.algorithm, context.world
-    observation = Observation(
+    observed = Observed(
         round_index=1,
         clock=0.0,
-        learning_rate=rate_at(context, 1, 0.0),
         available=world.available(1),
         network=world.network(0.0),
-        share_done=context.share_done(0.0),
-        topology=context.federation.topology_at(1),
-        changing=context.federation.changing is not None,
         epoch_steps=context.epoch_steps,
+        share_done=context.share_done(0.0),
     )
-    state = algorithm.start(context.federation)
-    if isinstance(algorithm, Algorithm):
-        reports = calibration(world)
-        following, plan = next_plan(algorithm, state, observation=observation, reports=reports)
-        workers, present = context.experiment.workers, int(observation.available.sum())
-        least = context.experiment.exchange.min_peers(workers, present=present)
-        with_min_peers(plan, observation, least=least)
-        return [(state, "start"), (following, "plan")]
-    assert isinstance(algorithm, AsyncAlgorithm)
-    following, _ = next_action(algorithm, state, 0, observation=observation, turn=0)
-    return [(state, "start"), (following, "act")]
+    planner = Planner(context)
+    state = planner.state
+    if is_synchronous(algorithm):
+        return [(state, "start"), (planner.plan(observed, calibration(world)).state, "plan")]
+    planner.act(0, observed, turn=0)
+    return [(state, "start"), (planner.state, "act")]
 
 
 def _check_state(state: Any, function: object, method: str) -> None:

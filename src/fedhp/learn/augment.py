@@ -52,9 +52,7 @@ def augmented_bytes(
     return batch_size * (4 * padded + (4 * channels + 16) * height * width)
 
 
-def check_augmentation(
-    settings: AugmentationConfig, shape: tuple[int, ...], *, source: str = ""
-) -> None:
+def check_augmentation(settings: AugmentationConfig, shape: tuple[int, ...]) -> None:
     """Refuse to augment what is not an image, and a crop that could miss the image."""
     if not settings.active:
         return
@@ -64,7 +62,6 @@ def check_augmentation(
             f"is {settings.crop if settings.crop else 'true'}, but the samples have the shape "
             f"{shape}, which is not that of images",
             key=f"augmentation.{key}",
-            source=source,
             allowed="[augmentation] with samples of channels x height x width",
             fix="remove [augmentation], or use image data",
         )
@@ -74,7 +71,6 @@ def check_augmentation(
             f"the value {settings.crop} is too large for images of {shape[1]} x {shape[2]} pixels: "
             "a crop could be all padding",
             key="augmentation.crop",
-            source=source,
             allowed=f"0 to {side - 1}",
             fix="lower augmentation.crop",
         )

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhp.exchange import GroupAverage
 from fedhp.learn.quantize import Row, from_int8_blocks, to_int8_blocks
-from fedhp.types import GroupAverage
 
 Rows = NDArray[np.float32]
 
@@ -63,17 +63,24 @@ def plain_mean(total: NDArray[np.float64], *, members: int) -> Row:
 
 
 def root_change(
-    total: Row, *, members: int, momentum: Row, root_residual: Row, factor: float
+    total: Row,
+    *,
+    members: int,
+    momentum: Row,
+    root_residual: Row,
+    factor: float,
+    rate: float = 1.0,
 ) -> Row:
-    """Nesterov's step d = (1 + k) u + k^2 m with u = total / members, before it is coded."""
+    """Nesterov's step d = r ((1 + k) u + k^2 m) with u = total / members, before it is coded."""
     mean = total / np.float32(members)
     change = np.float32(1 + factor) * mean + np.float32(factor * factor) * momentum
-    return np.asarray(change + root_residual, dtype=np.float32)
+    return np.asarray(np.float32(rate) * change + root_residual, dtype=np.float32)
 
 
-def next_momentum(change: Row, momentum: Row, factor: float) -> Row:
-    """m = (d + k m) / (1 + k), which is u + k m: every participant knows d, only the root u."""
-    result = (change + np.float32(factor) * momentum) / np.float32(1 + factor)
+def next_momentum(change: Row, momentum: Row, factor: float, *, rate: float = 1.0) -> Row:
+    """m = (d / r + k m) / (1 + k), which is u + k m: every participant knows d, only the root u."""
+    step = change / np.float32(rate)
+    result = (step + np.float32(factor) * momentum) / np.float32(1 + factor)
     return np.asarray(result, dtype=np.float32)
 
 
@@ -131,6 +138,7 @@ def group_step(
         momentum=momentum,
         root_residual=root_residual,
         factor=exchange.momentum,
+        rate=exchange.rate,
     )
     coded = received(change, compression)
     return GroupStep(

@@ -77,6 +77,7 @@ class GroupUpdate:
     root_residual: Row  # [D]
     plain: Row  # [R]
     factor: float  # of the momentum
+    rate: float = 1.0  # of the step
 
 
 class GroupState:
@@ -115,14 +116,13 @@ class GroupState:
         """The new consensus of every row, its trained columns; `commit` makes it the worker's."""
         trained = columns.trained
         new: dict[int, Tensor] = {}
-        self.give_up()
         for index, row in enumerate(update.rows):
             momentum = _array(self.momentum[row, trained])
             if update.returning[index]:
                 consensus, momentum = update.wholes[row], np.zeros_like(momentum)
             else:
                 consensus = _array(self.consensus[row, trained]) + update.change
-                momentum = next_momentum(update.change, momentum, update.factor)
+                momentum = next_momentum(update.change, momentum, update.factor, rate=update.rate)
             new[row] = self._later(self.consensus, row, trained, consensus)
             self._later(self.consensus, row, columns.plain, update.plain)
             self._later(self.momentum, row, trained, momentum)

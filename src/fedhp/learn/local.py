@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from fedhp.learn.params import Replica
 from fedhp.learn.task import Task, smoothed_loss
 
 VARIANCE_BATCHES = 3
+Steer: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # gradients [n, D], rows [n, width] -> [n, D]
 
 
 def check(stop: Callable[[], bool]) -> None:
@@ -64,11 +66,13 @@ def train(
     optimizer: Optimizer = PLAIN_SGD,
     augment: Callable[[Tensor], Tensor] | None = None,
     label_smoothing: float = 0.0,
+    steer: Steer | None = None,
 ) -> float:
     """One step per batch, in place; the mean loss (NaN if there is none). batches may be a
     tensor [steps, batch], or draw them one by one. What the optimizer keeps is in the row.
 
-    augment changes the inputs of a step; label_smoothing is that of cross-entropy.
+    augment changes the inputs of a step; label_smoothing is that of cross-entropy; steer gives
+    another gradient.
     """
     replica.module.train()
     loss_of = smoothed_loss(label_smoothing) if label_smoothing else task.loss
@@ -83,6 +87,8 @@ def train(
         loss = loss_of(replica.forward(inputs), targets)
         torch.autograd.backward(loss)
         total += loss.detach()
+        if steer is not None:
+            replica.set_gradient(steer(replica.gradient()[None], replica.row[None])[0])
         gradients = [tensor.grad for tensor in replica.trained]
         if moving is not None:
             moving.take()

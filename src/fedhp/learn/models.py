@@ -32,21 +32,20 @@ Hidden = Annotated[Sequence[Annotated[int, Field(ge=1, le=65536)]], Field(max_le
 
 
 def model_factory(
-    part: ComponentConfig, shape: tuple[int, ...], classes: int, *, source: str = ""
+    part: ComponentConfig, shape: tuple[int, ...], classes: int
 ) -> Callable[[], nn.Module]:
     """A factory without arguments for the model an experiment names, its settings checked.
 
     It can be pickled; each call builds a new module from torch's default generator.
     """
-    factory = components.resolve(part.name, MODELS, key="model.name", source=source)
-    settings = components.check_settings(factory, part.settings, prefix="model", source=source)
+    factory = components.resolve(part.name, MODELS, key="model.name")
+    settings = components.check_settings(factory, part.settings, prefix="model")
     try:
         inspect.signature(factory).bind(shape, classes, **settings)
     except TypeError as error:
         raise ConfigError(
             f"{part.name!r} cannot be called as a model factory: {error}",
             key="model.name",
-            source=source,
             allowed="a callable (shape, classes, *, settings...) that returns a torch.nn.Module",
             fix=f"write it as def {part.name.rpartition(':')[2].rpartition('.')[2]}"
             "(shape, classes, *, width=1.0): settings come after the star",
@@ -58,7 +57,6 @@ def model_factory(
         classes,
         settings=settings,
         prefix="model",
-        source=source,
     )
 
 

@@ -22,6 +22,7 @@ from fedhp.learn.params import (
     VELOCITY,
     Replica,
 )
+from fedhp.rule import Vector
 
 _CLIP_EPSILON = 1e-6  # that of torch.nn.utils.clip_grad_norm_
 
@@ -78,6 +79,14 @@ class Optimizer:
         else:
             kept = (VELOCITY,) if self.momentum else ()
         return (*kept, STATE_RESET) if kept and self.reset else kept
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """The same as vectors of a worker's row. On another's model an optimizer begins again."""
+        return tuple(
+            Vector(name, scalar=name not in PER_PARAMETER, travels=self.travels, returning="start")
+            for name in self.state
+        )
 
 
 PLAIN_SGD = Optimizer()

@@ -13,17 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-# What is carried; no tensor of a module has a name that begins with a dot.
-PUSH_WEIGHT, SIDE, LAST_CHANGE = ".push_weight", ".side", ".last_change"
+from fedhp.rule import Vector
+
 # The state of the optimizer (optimizer.py).
-VELOCITY, FIRST_MOMENT, SECOND_MOMENT = ".velocity", ".first_moment", ".second_moment"
-STEP_COUNT = ".step_count"
-STATE_RESET = ".state_reset"  # 1: an exchange has set the state to zero since the last training
+VELOCITY, FIRST_MOMENT, SECOND_MOMENT = "velocity", "first_moment", "second_moment"
+STEP_COUNT = "step_count"
+STATE_RESET = "state_reset"  # 1: an exchange has set the state to zero since the last training
 PER_PARAMETER = (VELOCITY, FIRST_MOMENT, SECOND_MOMENT)  # a number for each trained one
 OPTIMIZER_STATE = (*PER_PARAMETER, STEP_COUNT, STATE_RESET)
 
@@ -39,6 +41,18 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorSlot(Slot):
+    """Where a vector lives in a row; no tensor of a module has a name that begins with a dot."""
+
+    vector: Vector
+
+    @property
+    def columns(self) -> slice:
+        """Its columns."""
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """How a module's tensors are laid out in a row."""
 
@@ -48,8 +62,8 @@ class Layout:
     mixed: int  # columns that are exchanged
     width: int  # all columns
     counter_width: int
-    # Columns of no tensor of the module: what an exchange or the optimizer needs.
-    carried: tuple[Slot, ...] = ()
+    # Columns of no tensor of the module: the vectors of the method's rule and of the optimizer.
+    carried: tuple[VectorSlot, ...] = ()
     position: int | None = None  # the counter of the samples taken, with training.batches = epochs
 
     @property
@@ -71,7 +85,7 @@ class Layout:
     @property
     def state(self) -> slice:
         """The columns of the optimizer's state, one after the other; empty if it has none."""
-        slots = [slot for slot in self.carried if slot.name in OPTIMIZER_STATE]
+        slots = [slot for slot in self.carried if slot.vector.name in OPTIMIZER_STATE]
         return slice(slots[0].start, slots[-1].stop) if slots else slice(self.width, self.width)
 
     @property
@@ -80,34 +94,45 @@ class Layout:
         return tuple(slot.stop for slot in self.sent_slots)
 
     @property
-    def moves_untrained(self) -> bool:
-        """Whether a round changes the row of a worker without a step: push-sum and tracking do."""
-        return any(slot.name in (PUSH_WEIGHT, SIDE) for slot in self.carried)
+    def untrained(self) -> tuple[slice, slice]:
+        """The columns of the module that travel and are not trained: frozen ones, statistics."""
+        travelling = [slot for slot in self.carried if slot.stop <= self.mixed]
+        first, last = (
+            (travelling[0].start, travelling[-1].stop) if travelling else (self.mixed,) * 2
+        )
+        return slice(self.trainable, first), slice(last, self.mixed)
 
     def columns(self, name: str) -> slice | None:
-        """Where something carried is, if it is there."""
+        """Where a vector is, if it is there."""
         for slot in self.carried:
-            if slot.name == name:
-                return slice(slot.start, slot.stop)
+            if slot.vector.name == name:
+                return slot.columns
         return None
+
+    def continue_from(self, row: NDArray[np.float32], received: NDArray[np.float32]) -> None:
+        """Take over what another worker sent, in place: a vector that stays is kept, or begins
+        again, as it declares."""
+        row[: self.mixed] = received
+        for slot in self.carried:
+            if slot.stop > self.mixed and slot.vector.returning == "start":
+                row[slot.columns] = self.start_of(slot, row)
+
+    def start_of(self, slot: VectorSlot, row: Any) -> Any:
+        """What a vector begins with, in the row of a model."""
+        return {"zero": 0.0, "one": 1.0, "model": row[: self.trainable]}[slot.vector.start]
 
 
 def layout_of(
     module: nn.Module,
     *,
     batch_norm: str,
-    push_sum: bool = False,
-    tracking: bool = False,
+    vectors: Sequence[Vector] = (),
     epochs: bool = False,
-    state: Sequence[str] = (),
-    state_travels: bool = False,
 ) -> Layout:
     """The layout of a module; batch_norm is "mixed" or "local" (training.batch_norm).
 
-    push_sum: a scalar weight is carried. tracking: a side vector is, and the last change of the
-    worker's own model stays with it. epochs: so does its position in the stream of its samples.
-    state: what the optimizer keeps, by name; it stays with the worker, in the last columns, unless
-    it travels.
+    vectors: of the method's rule, then of the optimizer; those that stay are the last columns.
+    epochs: a worker's position in the stream of its samples is counted.
     """
     parameters = list(module.named_parameters())
     trainable = [(name, tensor) for name, tensor in parameters if tensor.requires_grad]
@@ -120,25 +145,13 @@ def layout_of(
     counters = _slots(whole)
     trained = slots[len(trainable) - 1].stop if trainable else 0
     fixed = slots[-1].stop if slots else 0
-    carried = []
-    if push_sum:
-        carried.append(Slot(PUSH_WEIGHT, (1,), fixed, fixed + 1))
-        fixed += 1
-    if tracking:
-        carried.append(Slot(SIDE, (trained,), fixed, fixed + trained))
-        fixed += trained
-    if state_travels:
-        carried += _state_slots(state, trained, fixed)
-        fixed = carried[-1].stop if state else fixed
+    carried = _vector_slots([vector for vector in vectors if vector.travels], trained, fixed)
+    fixed = carried[-1].stop if carried else fixed
     slots += _slots(floats, fixed)
     width = max(fixed, slots[-1].stop if slots else 0)
     mixed = width if batch_norm == "mixed" else fixed
-    if tracking:
-        carried.append(Slot(LAST_CHANGE, (trained,), width, width + trained))
-        width += trained
-    if state and not state_travels:
-        carried += _state_slots(state, trained, width)
-        width = carried[-1].stop
+    carried += _vector_slots([vector for vector in vectors if not vector.travels], trained, width)
+    width = max([width, *(slot.stop for slot in carried)])
     counter_width = counters[-1].stop if counters else 0
     return Layout(
         slots=slots,
@@ -152,11 +165,11 @@ def layout_of(
     )
 
 
-def _state_slots(names: Sequence[str], trained: int, start: int) -> list[Slot]:
+def _vector_slots(vectors: Sequence[Vector], trained: int, start: int) -> list[VectorSlot]:
     slots = []
-    for name in names:
-        size = trained if name in PER_PARAMETER else 1
-        slots.append(Slot(name, (size,), start, start + size))
+    for vector in vectors:
+        size = 1 if vector.scalar else trained
+        slots.append(VectorSlot(f".{vector.name}", (size,), start, start + size, vector))
         start += size
     return slots
 
@@ -215,6 +228,11 @@ class Replica:
             [(torch.zeros_like(t) if t.grad is None else t.grad).reshape(-1) for t in self.trained]
         )
 
+    def set_gradient(self, gradient: Tensor) -> None:
+        """Another gradient, as one vector."""
+        for tensor, view in zip(self.trained, self.views(gradient), strict=True):
+            tensor.grad = view
+
     def clear(self) -> None:
         """Forget the gradients."""
         for tensor in self.trained:
@@ -225,11 +243,11 @@ def row_of(module: nn.Module, layout: Layout) -> tuple[Tensor, Tensor]:
     """A module's tensors as a row and a counter row."""
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     row = torch.zeros(layout.width)
-    if (weight := layout.columns(PUSH_WEIGHT)) is not None:
-        row[weight] = 1.0
     counters = torch.zeros(layout.counter_width, dtype=torch.int64)
     for slot in layout.slots:
         row[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)
+    for carried in layout.carried:
+        row[carried.columns] = layout.start_of(carried, row)
     for slot in layout.counters:
         counters[slot.start : slot.stop] = tensors[slot.name].detach().reshape(-1)
     return row, counters

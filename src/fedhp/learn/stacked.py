@@ -22,6 +22,7 @@ from fedhp.learn.local import (
     VARIANCE_BATCHES,
     Estimate,
     Samples,
+    Steer,
     check,
     sample_variance,
 )
@@ -64,11 +65,12 @@ class DenseStack:
         optimizer: Optimizer = PLAIN_SGD,
         velocity: int = 0,
         label_smoothing: float = 0.0,
+        steer: Steer | None = None,
     ) -> Tensor:
         """SGD in place on rows[chosen]: batches[i] is [steps_i, batch], rates [A]. Mean losses.
 
         With momentum the columns from `velocity` on are the velocities, which change as in
-        learn/optimizer.
+        learn/optimizer. steer gives other gradients of the chosen rows, most steps first.
         """
         check(stop)
         order = sorted(range(len(chosen)), key=lambda index: -len(batches[index]))
@@ -76,8 +78,9 @@ class DenseStack:
         picks = nn.utils.rnn.pad_sequence([batches[index] for index in order])
         active = np.searchsorted(-np.array(steps), -np.arange(len(picks))).tolist()
         slots = [slot for layer in self.layers for slot in layer]
+        ordered = torch.tensor([chosen[index] for index in order], device=rows.device)
         arguments = (
-            torch.tensor([chosen[index] for index in order], device=rows.device),
+            ordered,
             [(slot.start, slot.stop) for slot in slots],
             [slot.shape if len(slot.shape) == 2 else (*slot.shape, 1) for slot in slots],
             samples.inputs.flatten(1),
@@ -88,7 +91,11 @@ class DenseStack:
             label_smoothing,
         )
         decay = optimizer.weight_decay
-        if not optimizer.momentum:
+        if steer is not None:
+            taken = rows.index_select(0, ordered)
+            total = picks.shape[2] * self._steered(taken, samples, *arguments[5:], decay, steer)
+            rows.index_copy_(0, ordered, taken)
+        elif not optimizer.momentum:
             total = _compiled(_train)(rows, decay, *arguments)
         else:
             kind = (velocity, optimizer.momentum, optimizer.nesterov, decay)
@@ -96,6 +103,31 @@ class DenseStack:
         losses = torch.empty_like(total)
         losses[order] = total / (torch.tensor(steps) * picks.shape[2]).to(total)
         return losses
+
+    def _steered(
+        self,
+        rows: Tensor,
+        samples: Samples,
+        picks: Tensor,
+        rates: Tensor,
+        active: list[int],
+        smoothing: float,
+        decay: float,
+        steer: Steer,
+    ) -> Tensor:
+        """Plain steps in place, step k of the first active[k] rows, with the gradients that `steer`
+        makes of the true ones. Returns the sums of mean losses."""
+        total = torch.zeros(len(rows), device=rows.device)
+        for picked, count in zip(picks, active, strict=True):
+            now = rows[:count]
+            weights = now[:, : self.layers[-1][1].stop]
+            gradients, losses = self._gradients(weights, samples, picked[:count], smoothing)
+            total[:count] += losses
+            gradients = steer(gradients, now)
+            if decay > 0:
+                gradients = gradients + decay * weights
+            weights -= rates[:count, None] * gradients
+        return total
 
     def estimate(
         self, before: Tensor, after: Tensor, samples: Samples, *, probe: Tensor
@@ -120,13 +152,17 @@ class DenseStack:
             )
         ]
 
-    def _gradients(self, rows: Tensor, samples: Samples, batch: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradients(
+        self, rows: Tensor, samples: Samples, batch: Tensor, smoothing: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
         """Gradients [A, D] and mean losses [A] of all models on their batches [A, b]."""
         layers = self._layers(rows)
         inputs = samples.inputs[batch].flatten(2)
         targets = samples.targets[batch].unsqueeze(1)
         weights, biases = [w for w, _ in layers], [b for _, b in layers]
-        activations, logs, error = _forward(inputs.transpose(1, 2), targets, weights, biases)
+        activations, logs, error = _forward(
+            inputs.transpose(1, 2), targets, weights, biases, smoothing
+        )
         error /= batch.shape[1]
         gradients = torch.empty_like(rows)
         for index in reversed(range(len(layers))):

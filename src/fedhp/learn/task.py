@@ -85,48 +85,43 @@ def smoothed_loss(label_smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
     return functools.partial(functional.cross_entropy, label_smoothing=label_smoothing)
 
 
-def make_task(
-    task: ComponentConfig, model: ComponentConfig, load: Callable[[], Dataset], *, source: str = ""
-) -> Task:
+def make_task(task: ComponentConfig, model: ComponentConfig, load: Callable[[], Dataset]) -> Task:
     """The task of an experiment: a user's own, or classification of what `load` returns."""
     if components.is_dotted(task.name):
-        return load_task(task, source=source)
-    kind = components.resolve(task.name, TASKS, key="task.name", source=source)
-    settings = components.check_settings(kind, task.settings, prefix="task", source=source)
+        return load_task(task)
+    kind = components.resolve(task.name, TASKS, key="task.name")
+    settings = components.check_settings(kind, task.settings, prefix="task")
     dataset = load()
     if dataset.classes is None:
         raise ConfigError(
             f"{task.name} needs classes, but the targets of {dataset.name} are plain numbers",
             key="task.name",
-            source=source,
             allowed="data with one class per sample, or a task of your own",
             fix="write a task with your loss and metric (docs/own-parts.md), or use other data",
         )
-    factory = model_factory(model, dataset.shape, dataset.classes, source=source)
+    factory = model_factory(model, dataset.shape, dataset.classes)
     built: Task = kind(dataset, factory, **settings)
     return built
 
 
-def load_task(part: ComponentConfig, *, source: str = "") -> Task:
+def load_task(part: ComponentConfig) -> Task:
     """A user's own task by its dotted path, built with its settings."""
-    kind = components.resolve(part.name, TASKS, key="task.name", source=source)
+    kind = components.resolve(part.name, TASKS, key="task.name")
     positional = _required_positional(kind)
     if positional:
         raise ConfigError(
             f"{part.name!r} needs arguments that an experiment cannot set: "
             + ", ".join(positional),
             key="task.name",
-            source=source,
             allowed="a class or function whose parameters are all settings, after a star",
             fix=f"write def __init__(self, *, {positional[0]}: int = 1) with a type and a default",
         )
-    task = components.build(kind, settings=part.settings, prefix="task", source=source)
+    task = components.build(kind, settings=part.settings, prefix="task")
     wrong = [problem for name in _MEMBERS if (problem := _member_problem(task, name))]
     if wrong:
         raise ConfigError(
             f"{part.name!r} is not a task: {', '.join(wrong)}",
             key="task.name",
-            source=source,
             allowed="metric_name (text) and the methods data(), model(), loss(outputs, targets)"
             " and metric(outputs, targets)",
             fix="add the missing ones; examples/diabetes.py is a complete task",

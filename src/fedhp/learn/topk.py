@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhp.learn.quantize import LARGEST_FLOAT, Row
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COPY_ROUNDS = 8  # a copy that was not used for more rounds is dropped, by sender and reader alike
 
@@ -58,6 +62,21 @@ def largest_changes(difference: Row, count: int) -> Delta:
     # A difference of two huge values may be infinite: the rest is sent next time.
     values = np.clip(difference[chosen], -LARGEST_FLOAT, LARGEST_FLOAT)
     return Delta(chosen.astype("<u4"), values.astype("<f4", copy=False))
+
+
+def largest_of_rows(rows: Tensor, count: int) -> Tensor:
+    """The `count` largest values by magnitude of each row [n, D], zeros elsewhere; 0: all."""
+    if not count:
+        return rows
+    import torch  # a replay of plans needs no tensors
+
+    kept = torch.zeros_like(rows)
+    for row, values in zip(kept, rows, strict=True):
+        delta = largest_changes(values.cpu().numpy(), count)
+        row[torch.from_numpy(delta.indices.astype(np.int64))] = torch.from_numpy(delta.values).to(
+            row
+        )
+    return kept
 
 
 def add_delta(row: Row, delta: Delta) -> Row:

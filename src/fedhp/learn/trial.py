@@ -34,32 +34,29 @@ class TaskFacts:
     stochastic: bool  # training draws from torch's default generator (dropout, say)
 
 
-def task_data(task: Task, *, source: str = "") -> Dataset:
+def task_data(task: Task) -> Dataset:
     """The data of a task; an error in the user's code is explained, the arrays are checked."""
-    trial = _Trial(task, source=source)
+    trial = _Trial(task)
     return trial.checked(trial.data())
 
 
-def check_task(
-    task: Task, *, batch_size: int, dataset: Dataset | None = None, source: str = ""
-) -> TaskFacts:
+def check_task(task: Task, *, batch_size: int, dataset: Dataset | None = None) -> TaskFacts:
     """Try a task on a few samples: one training step's gradient, one evaluation.
 
     A ConfigError names what does not fit. Pass the data set if task_data() was called
     already. Torch's random state is as before afterwards.
     """
-    return _Trial(task, source=source).run(batch_size, dataset)
+    return _Trial(task).run(batch_size, dataset)
 
 
 class _Trial:
     """One walk through a task; every refusal names the key of the part that does not fit."""
 
-    def __init__(self, task: Task, *, source: str) -> None:
+    def __init__(self, task: Task) -> None:
         self.task = task
         self.built_in = type(task) is Classification  # so that a misfit is the model's
         self.name = type(task).__name__
         self.key = "model.name" if self.built_in else "task.name"
-        self.source = source
 
     def run(self, batch_size: int, dataset: Dataset | None) -> TaskFacts:
         dataset = self.checked(self.data() if dataset is None else dataset)
@@ -79,9 +76,7 @@ class _Trial:
     def refuse(
         self, problem: str, *, allowed: str = "", fix: str, key: str | None = None
     ) -> ConfigError:
-        return ConfigError(
-            problem, key=key or self.key, source=self.source, allowed=allowed, fix=fix
-        )
+        return ConfigError(problem, key=key or self.key, allowed=allowed, fix=fix)
 
     @contextmanager
     def explained(self, what: str, fix: str = "", key: str | None = None) -> Iterator[None]:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from fedhp import components
 from fedhp.algorithms import load_algorithm
-from fedhp.algorithms.base import pushes_sums, tracks
+from fedhp.algorithms.base import rule_of
 from fedhp.config import parse
+from fedhp.config.origins import Origins
 from fedhp.data import load_data
 from fedhp.errors import RunError
 from fedhp.files import storage_errors, write_parts
@@ -35,17 +36,15 @@ class RunModels:
         trust: Sequence[str] = (),
     ) -> None:
         self._folder = folder
-        source = str(folder)
-        self._experiment = parse(tables, source=source, stored=True)
+        self._experiment = parse(tables, origins=Origins(str(folder)), stored=True)
         part = self._experiment.algorithm
-        with components.parts_of_record(trust):
+        with components.parts_of_record(trust), self._experiment.origins.named():
             self._task = make_task(
                 self._experiment.task,
                 self._experiment.model,
-                lambda: load_data(self._experiment.data, source=source),
-                source=source,
+                lambda: load_data(self._experiment.data),
             )
-            self._algorithm = load_algorithm(part.name, part.settings, source=source)
+            self._algorithm = load_algorithm(part.name, part.settings)
         self._rows = served_models(saved)
         self._counters = saved.arrays["counters"]
         self.round_index = saved.round_index
@@ -91,8 +90,7 @@ class RunModels:
         layout = layout_of(
             module,
             batch_norm=self._experiment.training.batch_norm,
-            push_sum=pushes_sums(self._algorithm),
-            tracking=tracks(self._algorithm),
+            vectors=rule_of(self._algorithm).vectors,
             epochs=self._experiment.training.batches == "epochs",
         )
         self._check(layout, row, counters)

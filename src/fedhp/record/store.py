@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from fedhp import __version__
+from fedhp.columns import WORKER_COLUMNS, Column, added_columns, column_of
 from fedhp.config import Experiment, to_tables
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import RUN_RECORD
@@ -46,10 +47,7 @@ CREATE TABLE rounds (
   links_known INTEGER NOT NULL, links_recorded INTEGER NOT NULL
 );
 CREATE TABLE workers (
-  round INTEGER NOT NULL, worker INTEGER NOT NULL, local_steps INTEGER NOT NULL,
-  step_time REAL, compute_time REAL, communication_time REAL, worker_time REAL,
-  waiting_time REAL, train_loss REAL, update_norm REAL, smoothness REAL,
-  gradient_variance REAL, bandwidth REAL, links INTEGER NOT NULL,
+  round INTEGER NOT NULL, worker INTEGER NOT NULL, {workers},
   PRIMARY KEY (round, worker)
 ) WITHOUT ROWID;
 CREATE TABLE links (
@@ -215,6 +213,8 @@ class Store:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self.path = path
+        # Columns that a record lacks which is only read: it has no values there.
+        self._missing: tuple[str, ...] = ()
 
     @classmethod
     def create(cls, folder: Path) -> Store:
@@ -223,7 +223,7 @@ class Store:
         with _clear_errors(path):
             connection = _connect(path, "rwc")
             connection.execute("PRAGMA journal_mode=WAL")
-            connection.executescript(RECORD_SCHEMA)
+            connection.executescript(RECORD_SCHEMA.format(workers=_worker_columns()))
             _add_later_tables(connection)
         store = cls(connection, path)
         store.set_meta("version", RECORD_VERSION)
@@ -255,7 +255,18 @@ class Store:
             )
         with _clear_errors(path):
             _add_later_tables(connection, temporary=not write)
+            store._add_later_columns(write=write)
         return store
+
+    def _add_later_columns(self, *, write: bool) -> None:
+        rows = self._connection.execute("SELECT name FROM pragma_table_info('workers')")
+        present = {name for (name,) in rows.fetchall()}
+        missing = [column for column in added_columns() if column.name not in present]
+        if not write:
+            self._missing = tuple(column.name for column in missing)
+            return
+        for column in missing:
+            self._connection.execute(f"ALTER TABLE workers ADD COLUMN {_declared(column)}")
 
     def close(self) -> None:
         """Close the file."""
@@ -311,11 +322,8 @@ class Store:
         """Refuse a finished record without its hashes: somebody changed it after the run."""
         if self.meta("status") != "finished":
             return
-        hashes = {key: self.meta(key) for key in (NUMBERS_DIGEST, CONTENT_DIGEST)}
-        if self.meta("network") and not any(hashes.values()):
-            return  # runs over a network did not have them at first
-        for key, value in hashes.items():
-            if not isinstance(value, str):
+        for key in (NUMBERS_DIGEST, CONTENT_DIGEST):
+            if not isinstance(self.meta(key), str):
                 raise _damaged(self.path, f"the run is finished, but its {key} is missing")
 
     def seal(self) -> None:
@@ -391,14 +399,8 @@ class Store:
         with _clear_errors(self.path), self._transaction():
             self._delete_from(last_round + 1)
 
-    def extend(
-        self,
-        meta: Mapping[str, Any],
-        *,
-        irregular: Sequence[int] | None,
-        facts: Mapping[int, Mapping[str, float]],
-    ) -> None:
-        """Let a run continue under this description, with these facts by round instead.
+    def extend(self, meta: Mapping[str, Any], *, irregular: Sequence[int] | None) -> None:
+        """Let a run continue under this description.
 
         Deletes the irregular tests, of rounds that were tested only because the run had ended. With
         None the run has ended under the new settings too, and keeps them.
@@ -413,14 +415,6 @@ class Store:
                     )
                     if table in METRIC_TABLES and "whole" in METRIC_SCHEMA[table]:
                         self._connection.execute(f"DELETE FROM {table} WHERE whole = 1")
-            self._connection.executemany(
-                "UPDATE facts SET value = ? WHERE round = ? AND name = ?",
-                [
-                    (value, round_index, name)
-                    for round_index, values in facts.items()
-                    for name, value in values.items()
-                ],
-            )
             self._connection.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)",
                 [(key, json.dumps(value)) for key, value in meta.items()],
@@ -529,11 +523,16 @@ class Store:
             return dict(rows.fetchall())
 
     def blocks(
-        self, table: str, *, where: str = "", values: tuple[Any, ...] = ()
+        self,
+        table: str,
+        *,
+        names: Sequence[str] = (),
+        where: str = "",
+        values: tuple[Any, ...] = (),
     ) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table in the order of its key, many at a time; first its header."""
         with _clear_errors(self.path):
-            cursor = self._select(table, where=where, values=values)
+            cursor = self._select(table, names=names, where=where, values=values)
             header = [column[0] for column in cursor.description]
             yield [tuple(header)]
             while rows := cursor.fetchmany(BLOCK_ROWS):
@@ -556,10 +555,25 @@ class Store:
                 digest.update(block)
         for table in RESULT_TABLES:
             digest.update(table.encode())
-            for rows in self.blocks(table):
+            names = self._filled_columns() if table == "workers" else ()
+            for rows in self.blocks(table, names=names):
                 hash_rows(digest, rows)
         self._hash_filled(digest, GROUP_TABLES)
         return digest.hexdigest()
+
+    def _filled_columns(self) -> list[str]:
+        """The columns of the workers' table, without the added ones that have no value: else the
+        digest is that of the versions without them."""
+        with _clear_errors(self.path):
+            empty = {
+                column.name
+                for column in added_columns()
+                if column.name in self._missing
+                or not self._connection.execute(
+                    f"SELECT count({column.name}) FROM workers"
+                ).fetchone()[0]
+            }
+        return [name for name in self.names("workers") if name not in empty]
 
     def _select(
         self,
@@ -575,7 +589,11 @@ class Store:
                 allowed=", ".join(ROUND_TABLES),
                 fix="choose one of these",
             )
-        selected = ", ".join(names) or "*"
+        missing = self._missing if table == "workers" else ()
+        selected = ", ".join(
+            [f"NULL AS {name}" if name in missing else name for name in names]
+            or ["*", *(f"NULL AS {name}" for name in missing)]
+        )
         condition = f"WHERE {where}" if where else ""
         return self._connection.execute(
             f"SELECT {selected} FROM {table} {condition} ORDER BY {KEYS[table]}", values
@@ -606,6 +624,7 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
     losses = record.train_loss[np.isfinite(record.train_loss)]
     links = link_table(record)
     kept = to_record(links, workers, pace_setter=decision.pace_setter)
+    peers = links.peers(workers)
     facts, wall = sorted(decision.facts.items()), sorted(record.wall.items())
     columns: dict[str, Columns] = {
         "rounds": _single(
@@ -625,23 +644,7 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
         ),
         "workers": [
             range(workers),
-            record.local_steps.tolist(),
-            *(
-                array.tolist()
-                for array in (
-                    record.step_time,
-                    timing.compute_time,
-                    timing.communication_time,
-                    timing.worker_time,
-                    timing.waiting_time,
-                    record.train_loss,
-                    record.update_norm,
-                    record.smoothness,
-                    record.gradient_variance,
-                    record.bandwidth,
-                )
-            ),
-            links.peers(workers).tolist(),
+            *(column_of(record, column, links=peers).tolist() for column in WORKER_COLUMNS),
         ],
         "links": kept.columns(),
         "verdicts": links.verdict_columns(),
@@ -794,6 +797,14 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
         computed = re.search(r"\b(virtual|generated|as)\b", sql or "", re.IGNORECASE)
         if kind not in ("table", "index") or computed:
             raise _damaged(path, f"{name!r} is not a table of a record")
+
+
+def _worker_columns() -> str:
+    return ", ".join(map(_declared, WORKER_COLUMNS))
+
+
+def _declared(column: Column) -> str:
+    return f"{column.name} {'INTEGER NOT NULL' if column.whole else 'REAL'}"
 
 
 def _add_later_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> None:

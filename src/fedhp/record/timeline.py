@@ -146,7 +146,7 @@ class TurnWindow:
     left: float  # the window, s
     right: float
     phases: list[TurnPhase]  # that touch the window, by their ends
-    recorded: bool  # whether the record says when turns began: earlier versions did not
+    recorded: bool  # whether the record says when turns began: not over a network
     complete: bool  # whether it has all of them: of very many it keeps the first of every round
 
 

@@ -102,8 +102,7 @@ def _rates(run: RunReader, done: _Round) -> Rates:
     """
     rates: Rates = {}
     experiment = run.meta("experiment")
-    # Earlier records have it in [cluster]; at its default it is not in the tables.
-    exchange = experiment.get("exchange", experiment["cluster"])
+    exchange = experiment.get("exchange", {})  # at its defaults it is not in the tables
     compressed = exchange.get("compression", "none") != "none"
     for row in done.links:
         if not row["bytes"] or row["link_time"] is None or row["link_time"] < LEAST_SECONDS:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedhp.algorithms.base import about
 from fedhp.record.reader import RunReader
 from fedhp.report.formatting import count, data_size, target_name, time_name
 
@@ -104,7 +105,8 @@ def _optimizer(experiment: Mapping[str, Any]) -> str:
     """What is unusual about the optimizer of local training; nothing for plain SGD."""
     training, algorithm = experiment["training"], experiment["algorithm"]
     momentum = training.get("momentum", 0.0)
-    if algorithm["name"] == "adpsgd":
+    known = about(algorithm["name"])
+    if known is not None and known.own_momentum:
         momentum = algorithm.get("momentum", momentum)
     parts = []
     if training.get("optimizer") == "adamw":

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedhp import components
-from fedhp.algorithms.base import ALGORITHMS, Range, Settings
+from fedhp.algorithms.base import ALGORITHMS, Range, built_in
 from fedhp.report.formatting import listed
 from fedhp.report.groups import RunEntry, read_entry, setting_text, short_value, with_titles
 
@@ -71,12 +70,9 @@ def _replaced(algorithm: Mapping[str, Any]) -> dict[str, Any]:
     UNUSED: it decides by itself."""
     if algorithm["name"] not in ALGORITHMS:
         return {}
-    part = components.resolve(algorithm["name"], ALGORITHMS, key="algorithm.name", source="")
-    assert isinstance(part, type)
-    assert issubclass(part, Settings)
     found = {
         tried.unset: algorithm.get(name)
-        for name, tried in part.tunable.items()
+        for name, tried in built_in(algorithm["name"]).tunable.items()
         if isinstance(tried, Range) and tried.unset and tried.unset != RATE
     }
     return {"training.local_steps": UNUSED, **found}

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedhp.algorithms.fedhp import FedHP
+from fedhp.algorithms.base import about
 from fedhp.record.links import NAMED_LINKS
 from fedhp.record.reader import RunReader
 from fedhp.report.formatting import (
@@ -180,34 +180,20 @@ def _rule_words(view: RoundView) -> str:
                 f"after {seconds(deadline)}. The others get the steps that fit into that time, but "
                 f"at least one, even if it takes longer."
             )
-        case StepRule.FIXED_EPOCHS:
-            return f"Every worker takes {_epochs(numbers)}, independent of its speed."
-        case StepRule.EPOCH_PHASE:
-            return f"Local phase: {_epochs(numbers)}, and one more before the exchange."
-        case StepRule.PEERS_SCORED_EPOCHS:
-            return (
-                f"Every worker takes {_epochs(numbers)}. First stage: it scores "
-                f"{numbers['peers']} random peers and averages the best {numbers['keep']}."
-            )
-        case StepRule.PEERS_DRAWN_EPOCHS:
-            return (
-                f"Every worker takes {_epochs(numbers)}. Second stage: it averages with "
-                f"{numbers['keep']} random peers of those it kept more often than by chance."
-            )
-        case StepRule.FIXED_STEPS:
-            return f"Every worker takes {numbers['steps']} steps, independent of its speed."
-        case StepRule.LOCAL_PHASE:
-            return f"Local phase: {numbers['steps']} steps, and one more before the exchange."
+        case StepRule.FIXED_STEPS | StepRule.FIXED_EPOCHS:
+            return f"Every worker takes {_taken(numbers)}, independent of its speed."
+        case StepRule.LOCAL_PHASE | StepRule.EPOCH_PHASE:
+            return f"Local phase: {_taken(numbers)}, and one more before the exchange."
         case StepRule.COMMUNICATING_PHASE:
             return "Communicating phase: one step, then the exchange."
-        case StepRule.PEERS_SCORED:
+        case StepRule.PEERS_SCORED | StepRule.PEERS_SCORED_EPOCHS:
             return (
-                f"Every worker takes {numbers['steps']} steps. First stage: it scores "
+                f"Every worker takes {_taken(numbers)}. First stage: it scores "
                 f"{numbers['peers']} random peers and averages the best {numbers['keep']}."
             )
-        case StepRule.PEERS_DRAWN:
+        case StepRule.PEERS_DRAWN | StepRule.PEERS_DRAWN_EPOCHS:
             return (
-                f"Every worker takes {numbers['steps']} steps. Second stage: it averages with "
+                f"Every worker takes {_taken(numbers)}. Second stage: it averages with "
                 f"{numbers['keep']} random peers of those it kept more often than by chance."
             )
         case StepRule.ASYNCHRONOUS:
@@ -234,7 +220,9 @@ def _rule_words(view: RoundView) -> str:
             )
 
 
-def _epochs(numbers: Mapping[str, int]) -> str:
+def _taken(numbers: Mapping[str, int]) -> str:
+    if "steps" in numbers:
+        return f"{numbers['steps']} steps"
     return f"the local epochs of its own samples ({numbers['least']} to {numbers['most']} steps)"
 
 
@@ -544,8 +532,8 @@ def _time_spent(view: RoundView, worker: WorkerRound) -> str:
 
 def _max_steps(view: RoundView) -> int | None:
     """The limit of the planner's steps, where there is one."""
-    default = FedHP.model_fields["max_steps"].default
-    most = view.algorithm.get("max_steps", default if view.algorithm["name"] == "fedhp" else None)
+    known = about(view.algorithm["name"])
+    most = view.algorithm.get("max_steps", None if known is None else known.most_steps)
     return None if most is None else int(most)
 
 

@@ -37,27 +37,10 @@ Types: TypeAlias = dict[str, str]  # SQLite's type of every column
 TRACE_COLUMNS: tuple[str, ...] = ("time", "worker", "bandwidth", "step_time")
 LINE_COLUMNS = ("time", "worker", "uplink", "downlink", "step_time")
 REPORT_OWNER: Types = {"setting": "TEXT", "label": "TEXT", "seed": "INTEGER"}  # the run of a row
-MEANS: Types = {
-    "setting": "TEXT",
-    "label": "TEXT",
-    "number": "TEXT",
-    "mean": "REAL",
-    "low": "REAL",
-    "high": "REAL",
-    "seeds": "INTEGER",
-}
-PAIRED: Types = {
-    "setting": "TEXT",
-    "first": "TEXT",
-    "second": "TEXT",
-    "number": "TEXT",
-    "measure": "TEXT",
-    "verdict": "TEXT",
-    "mean": "REAL",
-    "low": "REAL",
-    "high": "REAL",
-    "seeds": "INTEGER",
-}
+SPREAD: Types = {"mean": "REAL", "low": "REAL", "high": "REAL", "seeds": "INTEGER"}
+MEANS: Types = {**dict.fromkeys(("setting", "label", "number"), "TEXT"), **SPREAD}
+PAIR = ("first", "second", "number", "measure", "verdict")
+PAIRED: Types = {**dict.fromkeys(("setting", *PAIR), "TEXT"), **SPREAD}
 SUMMARY_TEXTS, SUMMARY_INTEGERS = (
     ("metric", "status", "digest"),
     ("rounds", "bytes_sent", "final_tests"),
@@ -256,10 +239,9 @@ def _paired(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> R
     for batch in batches:
         for paired in compare_all([summaries[run.folder] for run in batch.runs]):
             plain = paired.as_json()
-            names = ("first", "second", "number", "measure", "verdict")
             spread = plain["interval"] or {}
             ends = (spread.get(end) for end in ("mean", "low", "high"))
-            rows.append((batch.name, *(plain[name] for name in names), *ends, paired.seeds))
+            rows.append((batch.name, *(plain[name] for name in PAIR), *ends, paired.seeds))
     return rows
 
 

@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from fedhp.algorithms.base import about
+
 ACCURACY = "accuracy"  # the metric that is a share, shown in percent
 MISSING = "–"
-LIMIT = "free_links"  # the algorithm on links that cost nothing
-ALGORITHM_NAMES = {
-    "fedhp": "FedHP",
-    "fedhp_plus": "FedHP+",
-    "dpsgd": "D-PSGD",
-    "adpsgd": "AD-PSGD",
-    LIMIT: "free links (limit)",
-    "ldsgd": "LD-SGD",
-    "pens": "PENS",
-}
 
 
 def number(value: float | None) -> str:
@@ -121,13 +113,19 @@ def label_base(label: str) -> str:
     return label.partition(":")[0]
 
 
+def is_limit(label: str) -> bool:
+    """Whether a label is the limit of the others: training on links that cost nothing."""
+    known = about(label_base(label))
+    return known is not None and known.limit
+
+
 def label_name(label: str) -> str:
     """A run's label as figures and sentences write it: FedHP (deadline=fill)."""
     base, separator, settings = label.partition(":")
-    if base not in ALGORITHM_NAMES:
+    known = about(base)
+    if known is None:
         return label
-    name = ALGORITHM_NAMES[base]
-    return f"{name} ({settings.replace(',', ', ')})" if separator else name
+    return f"{known.name} ({settings.replace(',', ', ')})" if separator else known.name
 
 
 def short_names(labels: Sequence[str]) -> dict[str, str]:
@@ -141,7 +139,9 @@ def short_names(labels: Sequence[str]) -> dict[str, str]:
     names = {}
     for label, (base, settings) in parsed.items():
         words = [setting_words(setting) for setting in settings if setting not in shared]
-        names[label] = " ".join(filter(None, [ALGORITHM_NAMES.get(base, base), ", ".join(words)]))
+        known = about(base)
+        title = base if known is None else known.name
+        names[label] = " ".join(filter(None, [title, ", ".join(words)]))
     uses = Counter(names.values())
     return {label: name if uses[name] == 1 else label_name(label) for label, name in names.items()}
 

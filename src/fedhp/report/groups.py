@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fedhp.algorithms.base import about
 from fedhp.config import FREE_ON_RESUME
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader, RunSummary, interpolates
@@ -27,7 +28,6 @@ from fedhp.types import FloatArray
 FINISHED = "finished"
 # What tells the runs of one batch apart, or changes no number that is compared.
 FREE = ("algorithm", "seed", "device", "engine", *FREE_ON_RESUME)
-FAVOURITES = ("fedhp_plus", "fedhp")  # what the others are compared with, if it is there
 SETTINGS_IN_NAME = 3  # of a batch
 LONGEST_VALUE = 40  # letters of a setting's value in it
 
@@ -97,9 +97,13 @@ class Batch:
 
 def favourite_rank(label: str) -> tuple[int, bool]:
     """The least of several labels is what the others are compared with."""
-    base = label_base(label)
-    rank = FAVOURITES.index(base) if base in FAVOURITES else len(FAVOURITES)
-    return rank, label not in FAVOURITES
+    return -favourite(label_base(label)), not favourite(label)
+
+
+def favourite(label: str) -> int:
+    """How much an algorithm, without settings, is what the others are compared with."""
+    known = about(label)
+    return 0 if known is None else known.favourite
 
 
 @dataclass(frozen=True, slots=True)

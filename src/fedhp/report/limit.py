@@ -13,7 +13,7 @@ import numpy as np
 
 from fedhp.record.reader import RunSummary
 from fedhp.record.statistics import interval
-from fedhp.report.formatting import LIMIT, label_base
+from fedhp.report.formatting import is_limit
 from fedhp.report.paired import finished_by_label, telling_target
 
 
@@ -34,7 +34,7 @@ class Limit:
         """Plain values: the share of every other label, with its interval."""
         shares = {}
         for label, runs in finished_by_label(summaries).items():
-            if label_base(label) != LIMIT:
+            if not is_limit(label):
                 spread = interval([s for run in runs if (s := self.share(run)) is not None])
                 shares[label] = spread.as_json() if spread else None
         return {"algorithm": self.label, "target": self.target, "shares": shares}
@@ -43,11 +43,11 @@ class Limit:
 def find_limit(summaries: Sequence[RunSummary]) -> Limit | None:
     """The limit among these runs, at the target that `fedhp compare` judges by."""
     target = telling_target(summaries)
-    if target is None or not any(label_base(run.algorithm) != LIMIT for run in summaries):
+    if target is None or all(is_limit(run.algorithm) for run in summaries):
         return None
     limits = []
     for label, runs in finished_by_label(summaries).items():
-        if label_base(label) == LIMIT:
+        if is_limit(label):
             times = {r.seed: t for r in runs if (t := r.time_to_target.get(target)) is not None}
             if times:
                 limits.append(Limit(label, target, times))

@@ -18,14 +18,13 @@ from fedhp.report.claims.judging import INTERVAL_SEEDS
 from fedhp.report.claims.runs import difference
 from fedhp.report.formatting import (
     ACCURACY,
-    LIMIT,
     count,
-    label_base,
+    is_limit,
     number,
     sentence,
     target_name,
 )
-from fedhp.report.groups import FAVOURITES, FINISHED
+from fedhp.report.groups import FINISHED, favourite
 
 Value: TypeAlias = Callable[[RunSummary], float | None]
 PairedVerdict: TypeAlias = Literal["faster", "slower", "better", "worse", "cannot tell"]
@@ -80,7 +79,7 @@ def compare_all(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
 
 def reference_label(labels: Sequence[str]) -> str:
     """The label that the others are compared with: FedHP+, FedHP, or the first."""
-    return next((label for label in FAVOURITES if label in labels), labels[0])
+    return max(labels, key=favourite)
 
 
 def comparison_pairs(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
@@ -100,7 +99,7 @@ def comparison_pairs(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
 def competitors(summaries: Iterable[RunSummary]) -> list[RunSummary]:
     """The runs without those of the limit, which nobody can beat; all if there are no others."""
     runs = list(summaries)
-    return [run for run in runs if label_base(run.algorithm) != LIMIT] or runs
+    return [run for run in runs if not is_limit(run.algorithm)] or runs
 
 
 Labelled: TypeAlias = tuple[str, Sequence[RunSummary]]  # a label and its finished runs

@@ -40,10 +40,8 @@ class Link:
     a: int
     b: int
     used: bool
-    size: int  # bytes
-    link_time: float | None
-    distance: float | None
     verdict: LinkVerdict | None
+    link_time: float | None
     planned_link_time: float | None
     estimated_distance: float | None
 
@@ -108,7 +106,6 @@ class RoundView:
     asynchronous: bool
     algorithm: dict[str, Any]  # the run's [algorithm] settings
     absences: bool  # whether workers may be away by chance
-    model_bytes: int
     attackers: tuple[int, ...]  # whose tests do not count
     started: float  # virtual time
     clock: float
@@ -206,7 +203,6 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         algorithm=experiment["algorithm"],
         absences=experiment["world"]["away_probability"] > 0
         or "availability_trace" in experiment["world"],
-        model_bytes=run.meta("model_bytes"),
         attackers=tuple(run.meta("attackers") or ()),
         started=round_start(run, index),
         clock=row["clock"],
@@ -350,19 +346,14 @@ def _group(table: Columns) -> list[GroupMember]:
 
 
 def _links(table: Columns) -> list[Link]:
+    names = [field.name for field in fields(Link)]
     return [
         Link(
-            a=table["a"][i],
-            b=table["b"][i],
-            used=bool(table["used"][i]),
-            size=table["bytes"][i],
-            link_time=table["link_time"][i],
-            distance=table["distance"][i],
-            verdict=None
-            if table["verdict"][i] is None
-            else LinkVerdict[table["verdict"][i].upper()],
-            planned_link_time=table["planned_link_time"][i],
-            estimated_distance=table["estimated_distance"][i],
+            a,
+            b,
+            bool(used),
+            None if verdict is None else LinkVerdict[verdict.upper()],
+            *numbers,
         )
-        for i in range(len(table["a"]))
+        for a, b, used, verdict, *numbers in zip(*(table[name] for name in names), strict=True)
     ]

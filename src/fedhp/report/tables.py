@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fedhp.columns import added_columns
 from fedhp.record.reader import RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.record.timeline import overlaps, transfer_times
@@ -55,16 +58,17 @@ BOLD_CAPTION = (
 AT_TIME_CAPTION = (
     f"at a time: the last test up to then, {MISSING} if none or if the run ended before"
 )
+Value: TypeAlias = Callable[[RunSummary], float | None]
 MOST_WORKERS = 1000  # a longer table takes many seconds to print
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One number of a comparison: where it comes from and how it is written."""
 
     header: str  # a line break where a narrow column may have one
     meaning: str
-    value: Callable[[RunSummary], float | None]
+    value: Value
     better: int = 0  # -1: more is better, 1: less is, 0: neither
     spread: bool = False  # show the half-width of the interval
     scale: float = 1.0
@@ -191,180 +195,103 @@ def comparison_grid(
     return ComparisonGrid(headers, meanings, rows, caption, BOLD_CAPTION if marked else "")
 
 
-def _columns(summaries: Sequence[RunSummary]) -> list[Column]:
+def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
     metric = summaries[0].metric if summaries else ACCURACY
-    accuracy = metric == ACCURACY
-    unit = "%" if accuracy else metric
-    scale, decimals = (100.0, 1) if accuracy else (1.0, None)
-    targets = sorted(dict.fromkeys(t for run in summaries for t in run.time_to_target), key=float)
-
-    times = sorted(dict.fromkeys(t for run in summaries for t in run.accuracy_at_time), key=float)
-
-    def time_to(target: str) -> Callable[[RunSummary], float | None]:
-        return lambda run: run.time_to_target.get(target)
-
-    def bytes_to(target: str) -> Callable[[RunSummary], float | None]:
-        return lambda run: run.bytes_to_target.get(target)
-
-    def result_at(time: str) -> Callable[[RunSummary], float | None]:
-        return lambda run: run.accuracy_at_time.get(time)
-
-    limit = find_limit(summaries)
+    unit, scale, decimals = ("%", 100.0, 1) if metric == ACCURACY else (metric, 1.0, None)
     final = final_meaning(run.final_tests for run in summaries)
-    return [
-        Column(
-            f"final\n{unit}",
-            f"Test {metric}, mean of the workers: {final}.",
-            lambda run: run.final_accuracy,
-            -1,
-            True,
-            scale,
-            decimals=decimals,
-        ),
-        Column(
-            f"mean-\nmodel {unit}",
-            f"Test {metric} of the mean of all models: {final}.",
-            lambda run: run.mean_model_accuracy,
-            -1,
-            scale=scale,
-            decimals=decimals,
-        ),
-        Column(
-            f"worst\nworker {unit}",
-            f"Test {metric} of the worker that ends worst: {final}.",
-            lambda run: run.worst_worker_accuracy,
-            -1,
-            scale=scale,
-            decimals=decimals,
-        ),
-        Column(
-            f"best\nworker {unit}",
-            f"Test {metric} of the worker that ends best: {final}.",
-            lambda run: run.best_worker_accuracy,
-            -1,
-            scale=scale,
-            decimals=decimals,
-        ),
+    targets = sorted({key for run in summaries for key in run.time_to_target}, key=float)
+    times = sorted({key for run in summaries for key in run.accuracy_at_time}, key=float)
+    limit = find_limit(summaries)
+
+    def result(header: str, of: str, value: Value, *, spread: bool = False) -> TableColumn:
+        """A test result, and of what it is."""
+        text = f"Test {metric}{of}: {final}."
+        return TableColumn(header + unit, text, value, -1, spread, scale, decimals)
+
+    columns = [
+        result("final\n", ", mean of the workers", lambda run: run.final_accuracy, spread=True),
+        result("mean-\nmodel ", " of the mean of all models", lambda run: run.mean_model_accuracy),
         *(
-            [
-                Column(
-                    f"own\ndata {unit}",
-                    f"Test {metric} of each worker on the samples it held back: {final}.",
-                    lambda run: run.own_accuracy,
-                    -1,
-                    scale=scale,
-                    decimals=decimals,
-                )
-            ]
-            if any(run.own_accuracy is not None for run in summaries)
-            else []
-        ),
-        *(
-            [
-                Column(
-                    f"worst\nclass {unit}",
-                    f"Test {metric} of the class that ends worst, mean of the workers: {final}.",
-                    _worst_class,
-                    -1,
-                    scale=scale,
-                    decimals=decimals,
-                )
-            ]
-            if any(run.class_accuracy for run in summaries)
-            else []
-        ),
-        Column(
-            "test\nloss",
-            f"Loss on the test data, mean of the workers: {final}.",
-            lambda run: run.final_loss,
-            1,
-            decimals=3,
-        ),
-        *(
-            Column(
-                f"to {target_name(target, metric)}\n(s)",
-                f"Virtual seconds until the workers' mean test {metric} first reaches "
-                f"{target_name(target, metric)}.",
-                time_to(target),
-                1,
-                True,
-                target=target,
-                goal=True,
-            )
-            for target in targets
-        ),
-        *(
-            Column(
-                f"sent to\n{target_name(target, metric)}",
-                f"What all workers together had sent when {target_name(target, metric)} was "
-                "first reached.",
-                bytes_to(target),
-                1,
-                write=data_size,
-                goal=True,
-            )
-            for target in targets
-            if any(target in run.bytes_to_target for run in summaries)
-        ),
-        *(
-            Column(
-                f"at {time_name(time)}\n{unit}",
-                f"Test {metric} of the last test up to {time_name(time)} of virtual time.",
-                result_at(time),
-                -1,
-                True,
-                scale,
-                decimals=decimals,
-                time=time,
-            )
-            for time in times
-        ),
-        *(
-            [
-                Column(
-                    "share of\nlimit %",
-                    "The time of the limit (links that cost nothing) to its target, divided by "
-                    "that of the algorithm.",
-                    limit.share,
-                    -1,
-                    scale=100.0,
-                    decimals=0,
-                )
-            ]
-            if limit is not None
-            else []
-        ),
-        Column(
-            "round\n(s)", "Length of a round, mean of the rounds.", lambda run: run.round_time, 1
-        ),
-        Column(
-            "waiting\n(s)",
-            "How long a worker waits in a round for the last one, mean of workers and rounds.",
-            lambda run: run.mean_waiting_time,
-            1,
-        ),
-        # More steps are neither better nor worse by themselves.
-        Column(
-            "mean\nsteps",
-            "Local steps of a worker in a round, mean of workers and rounds.",
-            lambda run: run.mean_local_steps,
-            decimals=1,
-        ),
-        Column(
-            "data\nsent",
-            "What all workers together sent in the whole run.",
-            lambda run: run.bytes_sent,
-            1,
-            write=data_size,
+            result(f"{end}\nworker ", f" of the worker that ends {end}", attrgetter(field))
+            for end, field in (("worst", "worst_worker_accuracy"), ("best", "best_worker_accuracy"))
         ),
     ]
+    if any(run.own_accuracy is not None for run in summaries):
+        words = " of each worker on the samples it held back"
+        columns.append(result("own\ndata ", words, lambda run: run.own_accuracy))
+    if any(run.class_accuracy for run in summaries):
+        words = " of the class that ends worst, mean of the workers"
+        columns.append(result("worst\nclass ", words, _worst_class))
+    words = f"Loss on the test data, mean of the workers: {final}."
+    columns.append(TableColumn("test\nloss", words, lambda run: run.final_loss, 1, decimals=3))
+    for target in targets:
+        name, value = target_name(target, metric), partial(_of_target, "time_to_target", target)
+        words = f"Virtual seconds until the workers' mean test {metric} first reaches {name}."
+        column = TableColumn(
+            f"to {name}\n(s)", words, value, 1, spread=True, target=target, goal=True
+        )
+        columns.append(column)
+    for target in targets:
+        if any(target in run.bytes_to_target for run in summaries):
+            name = target_name(target, metric)
+            value = partial(_of_target, "bytes_to_target", target)
+            words = f"What all workers together had sent when {name} was first reached."
+            columns.append(
+                TableColumn(f"sent to\n{name}", words, value, 1, write=data_size, goal=True)
+            )
+    for time in times:
+        value = partial(_of_target, "accuracy_at_time", time)
+        words = f"Test {metric} of the last test up to {time_name(time)} of virtual time."
+        header = f"at {time_name(time)}\n{unit}"
+        columns.append(TableColumn(header, words, value, -1, True, scale, decimals, time=time))
+    if limit is not None:
+        words = (
+            "The time of the limit (links that cost nothing) to its target, divided by that of the "
+            "algorithm."
+        )
+        columns.append(
+            TableColumn("share of\nlimit %", words, limit.share, -1, scale=100.0, decimals=0)
+        )
+    return [*columns, *COST_COLUMNS]
+
+
+COST_COLUMNS = (
+    TableColumn(
+        "round\n(s)", "Length of a round, mean of the rounds.", lambda run: run.round_time, 1
+    ),
+    TableColumn(
+        "waiting\n(s)",
+        "How long a worker waits in a round for the last one, mean of workers and rounds.",
+        lambda run: run.mean_waiting_time,
+        1,
+    ),
+    TableColumn(  # more steps are neither better nor worse by themselves
+        "mean\nsteps",
+        "Local steps of a worker in a round, mean of workers and rounds.",
+        lambda run: run.mean_local_steps,
+        decimals=1,
+    ),
+    TableColumn(
+        "data\nsent",
+        "What all workers together sent in the whole run.",
+        lambda run: run.bytes_sent,
+        1,
+        write=data_size,
+    ),
+)
+
+
+def _of_target(field: str, key: str, run: RunSummary) -> float | None:
+    """A number of a run by target or time."""
+    by_key: Mapping[str, float | None] = getattr(run, field)
+    return by_key.get(key)
 
 
 def _worst_class(run: RunSummary) -> float | None:
     return min((v for v in run.class_accuracy or () if v is not None), default=None)
 
 
-def _cell(column: Column, runs: Sequence[RunSummary]) -> TableCell:
+def _cell(column: TableColumn, runs: Sequence[RunSummary]) -> TableCell:
     values = [v for run in runs if (v := column.value(run)) is not None and v == v]
     spread = interval([column.scale * value for value in values])
     if spread is None:
@@ -433,7 +360,7 @@ def _mark_best(
     rows: list[list[TableCell]],
     labels: Sequence[str | None],
     *,
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     runs: Mapping[str, Sequence[RunSummary]],
 ) -> list[list[TableCell]]:
     """Mark the best of every column that is better than all others, seed by seed."""
@@ -457,7 +384,7 @@ def _mark_best(
     return marked
 
 
-def _certainly_better(column: Column, first: Labelled, second: Labelled) -> bool:
+def _certainly_better(column: TableColumn, first: Labelled, second: Labelled) -> bool:
     if column.target:
         return compare_times(first, second, column.target).verdict == "faster"
 
@@ -548,6 +475,10 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         "waited\n(s)": column_texts(workers["waiting_time"]),
         "loss": column_texts(workers["train_loss"], 3),
     }
+    for column in added_columns():
+        if any(value is not None for value in workers[column.name]):
+            unit = f"\n({column.unit})" if column.unit else ""
+            columns[f"{column.name.replace('_', ' ')}{unit}"] = column_texts(workers[column.name])
     own = run.table("own_test_metrics", round_index=round_index)
     unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
     for name, results in (("test", tests), ("own", own)):

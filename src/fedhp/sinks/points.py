@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fedhp.columns import WORKER_COLUMNS
 from fedhp.record.reader import Columns, RunReader, RunSummary
 from fedhp.record.store import NUMBERS_DIGEST
 from fedhp.tables import flatten
@@ -39,17 +40,8 @@ ROUND_SCALARS = {
     "network/bytes": "bytes_sent",
     "network/links": "links",
 }
-# With --per-worker: the name before the worker's number, and the column in `workers`.
-WORKER_SCALARS = {
-    "train_loss_by_worker": "train_loss",
-    "local_steps_by_worker": "local_steps",
-    "step_time_by_worker": "step_time",
-    "communication_time_by_worker": "communication_time",
-    "worker_time_by_worker": "worker_time",
-    "waiting_time_by_worker": "waiting_time",
-    "bandwidth_by_worker": "bandwidth",
-    "links_by_worker": "links",
-}
+# With --per-worker: the columns of `workers`, each with the worker's number behind its name.
+WORKER_SCALARS = tuple(column.name for column in WORKER_COLUMNS if column.logged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +220,8 @@ def _add_tests(values: dict[int, dict[str, float | None]], table: Any, metric: s
 def _add_workers(values: dict[int, dict[str, float | None]], table: Any, metric: str) -> None:
     workers, tests = table("workers"), table("worker_evaluations")
     for row, (index, worker) in enumerate(zip(workers["round"], workers["worker"], strict=True)):
-        for name, column in WORKER_SCALARS.items():
-            values[index][f"{name}/{worker}"] = workers[column][row]
+        for name in WORKER_SCALARS:
+            values[index][f"{name}_by_worker/{worker}"] = workers[name][row]
     for row, (index, worker) in enumerate(zip(tests["round"], tests["worker"], strict=True)):
         values[index][f"{metric}_by_worker/{worker}"] = tests["accuracy"][row]
     losses = table("worker_test_metrics")

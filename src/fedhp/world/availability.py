@@ -69,7 +69,6 @@ def build_availability(
     rounds: int,
     seed: int,
     recorded: RecordedPresence | None = None,
-    source: str = "",
 ) -> Availability:
     """The availability of an experiment; a round without any worker is refused."""
     changes = sorted({absence.first for absence in config.away if absence.first <= rounds})
@@ -79,7 +78,6 @@ def build_availability(
             raise ConfigError(
                 f"all {workers} workers are away in round {round_index}",
                 key="world.away",
-                source=source,
                 allowed="at least one worker present in every round",
                 fix="shorten an absence",
             )

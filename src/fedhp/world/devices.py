@@ -41,16 +41,15 @@ class Devices:
         return np.asarray(mean * np.maximum(wobble * drift, self.floor), dtype=np.float64)
 
 
-def build_devices(config: WorldConfig, *, workers: int, seed: int, source: str = "") -> Devices:
+def build_devices(config: WorldConfig, *, workers: int, seed: int) -> Devices:
     """A device for every worker: equal shares (or counts), shuffled by the seed."""
     known = {**DEVICES, **config.device}
-    names = _assign(config, workers, source)
+    names = _assign(config, workers)
     for name in names:
         if name not in known:
             raise ConfigError(
                 f"unknown device {name!r}",
                 key="world.devices",
-                source=source,
                 allowed=", ".join(sorted(known)),
                 fix=f"use one of these, or describe it in [world.device.{name}]",
             )
@@ -67,23 +66,22 @@ def build_devices(config: WorldConfig, *, workers: int, seed: int, source: str =
     )
 
 
-def _assign(config: WorldConfig, workers: int, source: str) -> list[str]:
+def _assign(config: WorldConfig, workers: int) -> list[str]:
     if isinstance(config.devices, dict):
         names = [name for name, count in config.devices.items() for _ in range(count)]
         if len(names) != workers:
             raise ConfigError(
                 f"the counts add up to {len(names)} devices, but workers = {workers}",
                 key="world.devices",
-                source=source,
                 allowed=f"counts that add up to {workers}",
                 fix="change a count, or give a list of names for equal shares",
+                others=("workers",),
             )
         return names
     if not config.devices:
         raise ConfigError(
             "the list of devices is empty",
             key="world.devices",
-            source=source,
             allowed="at least one device name",
             fix='set world.devices = ["laptop"]',
         )

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedhp.config import WorldConfig
-from fedhp.errors import ConfigError, DataError
+from fedhp.errors import ConfigError, DataError, about
 from fedhp.seeds import Purpose, generator
 from fedhp.types import BoolArray, FloatArray
 
@@ -70,20 +70,22 @@ class ClientAvailability:
 
 
 def read_clients(
-    config: WorldConfig, *, workers: int, seed: int, batch_size: int, source: str = ""
+    config: WorldConfig, *, workers: int, seed: int, batch_size: int
 ) -> tuple[ClientDevices | None, ClientAvailability | None]:
     """What the two files say about the clients that take the workers' places."""
     key = "world.device_trace"
-    devices = _read(config.device_trace, key, _device_rows)
-    availability = _read(config.availability_trace, "world.availability_trace", _interval_rows)
+    with about(key):
+        devices = _read(config.device_trace, key, _device_rows)
+    with about("world.availability_trace"):
+        availability = _read(config.availability_trace, "world.availability_trace", _interval_rows)
     for name, clients in ((key, devices), ("world.availability_trace", availability)):
         if clients is not None and len(clients) < workers:
             raise ConfigError(
                 f"the file has {len(clients)} clients, but workers = {workers}",
                 key=name,
-                source=source,
                 allowed="at least as many clients as workers",
                 fix=f"set workers to at most {len(clients)}, or use a larger file",
+                others=("workers",),
             )
     chosen_devices, chosen_times = _choose(
         devices, availability, workers=workers, seed=seed, how=config.trace_clients
@@ -91,14 +93,15 @@ def read_clients(
     built_devices, built_times = None, None
     if devices is not None:
         where = f"{key} = {config.device_trace}"
-        built_devices = _devices(
-            [(name, devices[name]) for name in chosen_devices], batch_size, where
-        )
+        with about(key):
+            built_devices = _devices(
+                [(name, devices[name]) for name in chosen_devices], batch_size, where
+            )
     if availability is not None:
         where = f"world.availability_trace = {config.availability_trace}"
-        built_times = _availability(
-            [(name, availability[name]) for name in chosen_times], where, config.availability_speed
-        )
+        chosen = [(name, availability[name]) for name in chosen_times]
+        with about("world.availability_trace"):
+            built_times = _availability(chosen, where, config.availability_speed)
     return built_devices, built_times
 
 

@@ -133,7 +133,7 @@ class Trace:
         return self.step_time[worker].at(self.within(time))
 
 
-def read_trace(path: str | Path, *, workers: int, repeat: bool = False, source: str = "") -> Trace:
+def read_trace(path: str | Path, *, workers: int, repeat: bool = False) -> Trace:
     """Read and check a trace; repeat: after its end it begins again."""
     file = Path(path)
     try:
@@ -150,7 +150,7 @@ def read_trace(path: str | Path, *, workers: int, repeat: bool = False, source: 
         _add(trace, row, f"world.trace = {path}, line {number}")
     _check_one_kind(trace, path)
     _check_lines(trace, path)
-    _check_complete(trace, path, source)
+    _check_complete(trace, path)
     return replace(trace, length=_length(rows, path)) if repeat else trace
 
 
@@ -267,7 +267,7 @@ def _check_lines(trace: Trace, path: str | Path) -> None:
         )
 
 
-def _check_complete(trace: Trace, path: str | Path, source: str) -> None:
+def _check_complete(trace: Trace, path: str | Path) -> None:
     if not (trace.has_links or trace.step_time or trace.presence or trace.other_time):
         raise DataError(
             f"world.trace = {path}: the file has no values",
@@ -291,7 +291,7 @@ def _check_complete(trace: Trace, path: str | Path, source: str) -> None:
         raise ConfigError(
             f"{path} has no values for {what}, but workers = {trace.workers}",
             key="world.trace",
-            source=source,
             allowed="a trace that covers every worker",
             fix="set workers to the number in the trace, or record a new trace",
+            others=("workers",),
         )

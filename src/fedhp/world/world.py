@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedhp.config import WorldConfig
-from fedhp.errors import ConfigError
+from fedhp.errors import ConfigError, about
 from fedhp.seeds import Purpose, generator
 from fedhp.timing import Lines, Network
 from fedhp.types import BoolArray, FloatArray, IntArray
@@ -187,20 +187,18 @@ def build_world(
     seed: int,
     model_bits: float,
     batch_size: int = 32,
-    source: str = "",
 ) -> World:
     """The world of an experiment; model_bits is the true size, which the config may override.
     batch_size: of a local step, for devices that are known by their time per sample."""
     trace: Trace | None = None
     if config.trace:
-        trace = read_trace(config.trace, workers=workers, repeat=config.trace_repeat, source=source)
-    devices = build_devices(config, workers=workers, seed=seed, source=source)
+        with about("world.trace"):
+            trace = read_trace(config.trace, workers=workers, repeat=config.trace_repeat)
+    devices = build_devices(config, workers=workers, seed=seed)
     constant: FloatArray | None = None
     recorded: RecordedPresence | None = trace if trace is not None and trace.presence else None
     if config.device_trace or config.availability_trace:
-        clients, times = read_clients(
-            config, workers=workers, seed=seed, batch_size=batch_size, source=source
-        )
+        clients, times = read_clients(config, workers=workers, seed=seed, batch_size=batch_size)
         if clients is not None:
             devices = constant_devices(clients.step_time, name="client")
             constant = clients.bandwidth
@@ -208,7 +206,6 @@ def build_world(
             raise ConfigError(
                 f"is set, but {config.trace} says who is available as well",
                 key="world.availability_trace",
-                source=source,
                 allowed="one of world.availability_trace and a world.trace with availability",
                 fix="remove world.availability_trace, or the column available",
             )
@@ -218,7 +215,7 @@ def build_world(
         devices=devices,
         bandwidth=Bandwidth(config.bandwidth, workers=workers, seed=seed),
         availability=build_availability(
-            config, workers=workers, rounds=rounds, seed=seed, recorded=recorded, source=source
+            config, workers=workers, rounds=rounds, seed=seed, recorded=recorded
         ),
         trace=trace,
         model_bits=config.model_megabits * 1e6 if config.model_megabits else model_bits,

@@ -79,8 +79,8 @@ def test_digits_are_bit_equal_to_those_of_scikit_learn(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("key", "value"), [("path", "/x"), ("split", "letters")])
 def test_digits_take_neither_path_nor_split(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^here: data\.{key}: "):
-        load_data(DataConfig.model_validate({key: value}), source="here")
+    with pytest.raises(ConfigError, match=rf"^data\.{key}: "):
+        load_data(DataConfig.model_validate({key: value}))
 
 
 @pytest.mark.parametrize(

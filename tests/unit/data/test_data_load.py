@@ -158,6 +158,6 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(ConfigError) as caught:
-        load_data(DataConfig(name="mnits"), source="a.toml")
-    assert "a.toml: data.name: unknown data set 'mnits'" in str(caught.value)
+        load_data(DataConfig(name="mnits"))
+    assert "data.name: unknown data set 'mnits'" in str(caught.value)
     assert "did you mean 'mnist'?" in str(caught.value)

@@ -311,6 +311,6 @@ def test_data_split_shows_them(folder: Folder) -> None:
 
 def test_the_example_divides_the_digits() -> None:
     file = Path(__file__).parents[3] / "examples/own_partition.toml"
-    prepared = prepare(load(file), source=str(file))
+    prepared = prepare(load(file))
     labels = [set(prepared.dataset.train_targets[part].tolist()) for part in prepared.parts]
     assert labels == [set(range(worker, worker + 5)) for worker in range(6)]

@@ -10,11 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 import fedhp
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import parse
-from fedhp.engine.events import INT8_SIZE, EventLoop
+from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalExecutor
 from fedhp.errors import ConfigError
+from fedhp.exchange.mailbox import INT8_SIZE, Mail
 from fedhp.record.checkpoint import read_checkpoint
 from unit.engine.runs import EXACT, bits, carry_out, prepared_of
 
@@ -33,6 +34,8 @@ SLOW: dict[str, Any] = {
     "world": {"profile": "slow_links", "model_megabits": 8.0},
 }
 BY_TIME: dict[str, Any] = {"evaluation": {"seconds": 2.5}}
+# Often nobody ends its steps between two tests.
+OFTEN: dict[str, Any] = {"rounds": 40, "evaluation": {"seconds": 0.25, "images": 5}}
 
 
 class Watched:
@@ -42,23 +45,25 @@ class Watched:
         aids = {"algorithm": settings}
         self.executor = LocalExecutor(prepared_of("adpsgd", SLOW, *changes, aids))
         self.loop = EventLoop(self.executor.prepared, self.executor, tester=self.executor)
-        self.initial = self.executor.shard.models.numpy().copy()
+        self.initial = self.executor.shard.rows.models.numpy().copy()
         self.exchanges: list[tuple[float, int, int, NDArray[Any], NDArray[Any]]] = []
+        self.rounds: list[int] = []  # in which each exchange was counted
         average = self.executor.average
 
         def noted(worker: int, partner: int, *, compression: str = "none") -> float:
-            before = self.executor.shard.models.numpy().copy()
+            before = self.executor.shard.rows.models.numpy().copy()
             distance = average(worker, partner, compression=compression)
-            after = self.executor.shard.models.numpy().copy()
+            after = self.executor.shard.rows.models.numpy().copy()
             self.exchanges.append((self.loop.clock, worker, partner, before, after))
+            self.rounds.append(self.loop.round_index + 1)
             return distance
 
         self.starts: list[tuple[float, int]] = []  # of transfers
         transfer_time = self.loop._transfer_time
 
-        def timed(worker: int, partner: int) -> float:
+        def timed(worker: int, mail: Mail) -> float:
             self.starts.append((self.loop.clock, worker))
-            return transfer_time(worker, partner)
+            return transfer_time(worker, mail)
 
         self.executor.average = noted  # type: ignore[method-assign]
         self.loop._transfer_time = timed  # type: ignore[method-assign]
@@ -155,6 +160,29 @@ def test_with_overlap_nobody_ever_waits(changes: dict[str, Any]) -> None:
     trained = np.sum([record.local_steps for record in without.records], axis=0)
     assert (steps / clock >= trained / time).all()
     assert steps.sum() / clock > 1.2 * trained.sum() / time
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("changes", [{}, BY_TIME, OFTEN], ids=["events", "time", "often"])
+def test_transfers_count_in_the_round_in_which_they_arrive(
+    changes: dict[str, Any], overlap: bool
+) -> None:
+    """In the order of the clock, and with the time from their start to their arrival."""
+    run = Watched(changes, overlap=overlap)
+    clocks = [0.0, *(record.clock for record in run.records)]
+    arrivals = [time for time, *_ in run.exchanges]
+    assert arrivals == sorted(arrivals)
+    for time, index in zip(arrivals, run.rounds, strict=True):
+        assert clocks[index - 1] <= time <= clocks[index]
+    taken = np.zeros((len(run.records), 5))
+    for worker in range(5):
+        starts = [time for time, sender in run.starts if sender == worker]
+        for (time, sender, *_), index in zip(run.exchanges, run.rounds, strict=True):
+            if sender == worker:
+                taken[index - 1, worker] += time - starts.pop(0)
+    measured = [record.timing.communication_time for record in run.records]
+    np.testing.assert_allclose(measured, taken, atol=1e-9)
+    assert np.sum(measured) > 0
 
 
 @pytest.mark.parametrize("settings", [ALL, {**ALL, "serve": "model"}], ids=str)

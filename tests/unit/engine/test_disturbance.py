@@ -18,15 +18,16 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
 from fedhp.config import AttackConfig, ExchangeConfig, load, parse, to_tables
-from fedhp.engine.arrivals import WHOLE, Arrivals
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
+from fedhp.engine.shard.arrivals import WHOLE, Arrivals
 from fedhp.errors import ConfigError
+from fedhp.exchange import DirectedMixing, WeightedMixing
 from fedhp.learn.attack import attackers_of, poisoned
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.topk import COPY_ROUNDS
 from fedhp.timing import Network
-from fedhp.types import Decision, DirectedMixing, Plan, WeightedMixing
+from fedhp.types import Decision, Plan
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 
 SIZE: dict[str, Any] = {
@@ -156,10 +157,10 @@ def test_the_tests_are_those_of_the_honest_workers() -> None:
     assert evaluation.mean_accuracy == honest.mean()
 
     engine = LocalExecutor(prepared)
-    models = engine.shard.models
+    models = engine.shard.rows.models
     models[list(prepared.attackers)] = 1e6
     honest_models = np.delete(models.numpy(), prepared.attackers, axis=0)
-    np.testing.assert_allclose(engine._mean_model(), honest_models.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(engine._tests.mean_model(), honest_models.mean(axis=0), rtol=1e-6)
     engine.close()
 
 
@@ -390,16 +391,3 @@ def test_settings_that_are_not_used_are_not_in_the_tables() -> None:
     assert not {"exchange", "attack"} & plain.keys()
     assert not {"compression", "robust", "trim"} & plain["cluster"].keys()
     assert set(to_tables(parse({}, ["attack.kind=noise"]))["attack"]) == {"kind", "share", "scale"}
-
-
-def test_former_names_are_read() -> None:
-    old = parse({"cluster": {"compression": "int8", "robust": "clip", "clip": 3.0}})
-    assert old.exchange == ExchangeConfig(compression="int8", robust="clip", clip=3.0)
-    assert parse({}, ["cluster.compression=fp16"]).exchange.compression == "fp16"
-    both = {"cluster": {"trim": 0.1}, "exchange": {"trim": 0.2}}
-    with pytest.raises(ConfigError, match=r"exchange\.trim: is given twice"):
-        parse(both)
-    notes: list[str] = []
-    parse({"cluster": {"robust": "median", "trim": 0.2}}, notes=notes)
-    assert len(notes) == 1
-    assert "cluster.robust in the experiment is now exchange.robust" in notes[0]

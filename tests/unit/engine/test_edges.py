@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 
 import fedhp
 from fedhp.config import Experiment
+from fedhp.engine.accounting import check_evaluation
 from fedhp.engine.prepare import prepare
 from fedhp.errors import Diverged, RunError
 from fedhp.record.reader import RunReader
 from fedhp.texts import printable
+from fedhp.types import Evaluation
+from unit.record.rounds import mesh, planned_round
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedhp": {"name": "fedhp"},
@@ -379,6 +383,37 @@ def test_a_test_that_gives_no_number_ends_the_run(own: None, tmp_path: Path) -> 
             assert 0 < reader.rounds_done < 40
             assert f"round {reader.rounds_done + 1}:" in str(caught.value)
             assert np.isfinite(reader.array("evaluations", "accuracy")).all()
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "mean_model", "honest", "whose"),
+    [
+        ([0.5, np.nan, 0.7], 0.6, None, "worker 1"),
+        ([0.5, 0.6, 0.7], np.nan, None, "the mean model"),
+        ([0.5, np.inf, np.nan], -np.inf, None, "worker 1"),
+        ([np.nan, 0.6, np.nan], 0.6, [False, True, True], "worker 2"),
+        ([np.nan, 0.6, 0.7], 0.6, [False, True, True], ""),
+        ([0.5, 0.6, 0.7], 0.6, None, ""),
+    ],
+)
+def test_one_test_without_a_number_is_enough(
+    accuracy: list[float], mean_model: float, honest: list[bool] | None, whose: str
+) -> None:
+    tested = replace(
+        planned_round(3, mesh(3)),
+        evaluation=Evaluation(
+            np.array(accuracy),
+            mean_model,
+            10,
+            0.1,
+            honest=None if honest is None else np.array(honest),
+        ),
+    )
+    if not whose:
+        check_evaluation(tested)
+        return
+    with pytest.raises(Diverged, match=f"{whose} gave no finite number"):
+        check_evaluation(tested)
 
 
 def test_a_clock_that_runs_away_is_refused_and_not_recorded(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhp.cluster.coordinator.leadership import check_network
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import parse
 from fedhp.engine.events import EventLoop
 from fedhp.engine.local import LocalExecutor
@@ -30,24 +30,27 @@ class Watched:
     def __init__(self, *changes: dict[str, Any], **settings: Any) -> None:
         self.executor = LocalExecutor(prepared_of("free_links", SLOW, *changes, **settings))
         self.loop = EventLoop(self.executor.prepared, self.executor, tester=self.executor)
-        self.initial = self.executor.shard.models.numpy().copy()
+        self.initial = self.executor.shard.rows.models.numpy().copy()
         self.steps: list[tuple[float, int, NDArray[Any], NDArray[Any], NDArray[Any]]] = []
         self.served: list[tuple[float, NDArray[Any]]] = []
         share, serve = self.executor.share, self.executor.serve
 
         def noted(worker: int) -> float:
             shard = self.executor.shard
-            before, change = shard.models.numpy().copy(), shard.after[worker].numpy().copy()
+            before, change = (
+                shard.rows.models.numpy().copy(),
+                shard.rows.after[worker].numpy().copy(),
+            )
             norm = share(worker)
             self.steps.append(
-                (self.loop.clock, worker, change, before, shard.models.numpy().copy())
+                (self.loop.clock, worker, change, before, shard.rows.models.numpy().copy())
             )
             return norm
 
         def noted_serve(worker: int, factor: float) -> None:
             serve(worker, factor)
             if worker == 3:
-                served = self.executor.shard.served
+                served = self.executor.shard.turns.served
                 assert served is not None
                 self.served.append((self.loop.clock, served.numpy().copy()))
 

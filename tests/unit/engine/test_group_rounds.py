@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 import fedhp
-from fedhp.cluster.coordinator.leadership import _check_groups, check_network
+from fedhp.algorithms import Traits
+from fedhp.algorithms.fedhp_plus import FedHPPlus
+from fedhp.cluster.coordinator.process.network_checks import _check_groups, check_network
 from fedhp.config import parse
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
@@ -19,11 +22,12 @@ from fedhp.engine.memory import plan_memory
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.run import loop_of
 from fedhp.errors import ConfigError, RunError
+from fedhp.exchange import GroupAverage
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
 from fedhp.record.tensors import pack, unpack
 from fedhp.report.explain import explain_text
-from fedhp.types import GroupAverage, Reports
+from fedhp.types import Reports
 from unit.engine.runs import EXACT, NORMED, prepared_of
 
 SIZE: dict[str, Any] = {
@@ -59,7 +63,7 @@ def test_participants_hold_the_same_consensus(compression: str) -> None:
     returned: set[tuple[int, int]] = set()
     columns = engine.prepared.layout.mixed
     for record in loop.rounds():
-        state = loop.progress.algorithm_state
+        state = loop.planner.state
         consensus = engine.state()["consensus"]
         group = record.decision.participation
         assert group is not None
@@ -88,14 +92,14 @@ def test_what_is_learned_during_the_transfer_is_added_to_the_consensus() -> None
     next(rounds)
     planned = loop._plan()
     assert planned.group is not None
-    exchange = planned.plan.exchange
+    exchange = planned.planned.plan.exchange
     assert isinstance(exchange, GroupAverage)
     before = engine.state()["models"].copy()
     held = engine.state()["consensus"].copy()
     engine.train(planned.group.during_transfer, round_index=2, learning_rate=0.1)
     engine.exchange(exchange, round_index=2)
     shard = engine.shard
-    after, mixed = shard.after.numpy().copy(), shard.mixed.numpy().copy()
+    after, mixed = shard.rows.after.numpy().copy(), shard.rows.mixed.numpy().copy()
     engine.advance()
     new = engine.state()["consensus"]
     part = slice(0, engine.prepared.layout.mixed // 2)  # round 2 averages fragment 0
@@ -152,7 +156,7 @@ def test_the_true_network_sets_the_time_not_the_monitored_one(
         if planned_before == 0:
             continue
         different += facts["transfer_time"] != facts["planned_transfer_time"]
-        assert loop.progress.reports.transfer_time == facts["transfer_time"]
+        assert loop.planner.reports.transfer_time == facts["transfer_time"]
         started = record.clock - record.timing.round_time
         network = engine.prepared.world.network(started)
         assert record.bytes_sent == record.link_bytes.sum() > 0
@@ -166,8 +170,8 @@ def test_phases_have_different_batches() -> None:
     shard = engine.shard
     from fedhp.engine.executor import LocalTraining
 
-    first = shard._training_batches(0, LocalTraining(2, 5, 0.1))
-    second = shard._training_batches(0, LocalTraining(2, 5, 0.1, phase=1))
+    first = shard.trainer.batches(0, LocalTraining(2, 5, 0.1))
+    second = shard.trainer.batches(0, LocalTraining(2, 5, 0.1, phase=1))
     assert (first != second).any()
     engine.close()
 
@@ -293,7 +297,7 @@ def test_records_and_checkpoints_from_before_still_open(recorded: Path, tmp_path
     with RunReader(recorded) as run:
         run.check()
     engine = plus()
-    arrays, scalars = pack("reports", round_loop(engine).progress.reports)
+    arrays, scalars = pack("reports", round_loop(engine).planner.reports)
     del scalars["reports.transfer_time"]
     assert np.isnan(unpack("reports", Reports, arrays, scalars).transfer_time)
     engine.close()
@@ -325,21 +329,20 @@ def test_bad_settings(settings: dict[str, Any], key: str) -> None:
 class NeverRestarts:
     """An own algorithm that was written for simulations."""
 
-    group_average = True
+    traits = Traits(group_average=True)
 
 
 def test_a_network_needs_a_way_to_begin_again() -> None:
     settings = parse({"algorithm": {"name": "fedhp_plus"}})
     check_network(settings)
     with pytest.raises(ConfigError, match="lost its models") as caught:
-        _check_groups(settings, NeverRestarts(), "")
+        _check_groups(settings, NeverRestarts())
     assert caught.value.key == "algorithm.name"
 
 
 def test_a_group_average_must_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = plus()
-    algorithm = type(engine.prepared.algorithm)
-    monkeypatch.setattr(algorithm, "group_average", False)
+    monkeypatch.setattr(FedHPPlus, "traits", replace(FedHPPlus.traits, group_average=False))
     with pytest.raises(RunError, match="does not say so"):
         list(round_loop(engine).rounds())
     engine.close()

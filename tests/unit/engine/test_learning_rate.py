@@ -9,8 +9,7 @@ import pytest
 
 import fedhp
 from fedhp.cli.parameters import load_settings
-from fedhp.config import parse
-from fedhp.engine.context import planning_context
+from fedhp.config import Draft, parse
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.campaign import plan_cells
 from fedhp.engine.runs.sweep import plan_sweep
@@ -18,6 +17,7 @@ from fedhp.engine.runs.variants import parse_variant, split_algorithms
 from fedhp.errors import ConfigError
 from fedhp.report.describe import describe_run
 from fedhp.report.formatting import short_names
+from fedhp.rounds.context import planning_context
 
 TINY: dict[str, Any] = {
     "workers": 4,
@@ -141,7 +141,7 @@ def test_a_rate_on_the_command_line_that_the_algorithm_replaces_is_refused(
 def test_a_comparison_may_set_the_rate_of_the_rivals(tmp_path: Path) -> None:
     def planned(*algorithms: str, overrides: tuple[str, ...] = ()) -> list[float]:
         cells = plan_cells(
-            TINY, overrides=overrides, algorithms=algorithms, seeds=None, out=tmp_path, source=""
+            Draft(TINY), overrides=overrides, algorithms=algorithms, seeds=None, out=tmp_path
         )
         contexts = [planning_context(cell.experiment, model_bits=1e6) for cell in cells]
         return [context.learning_rate for context in contexts]
@@ -159,7 +159,7 @@ def test_a_comparison_may_set_the_rate_of_the_rivals(tmp_path: Path) -> None:
 def test_a_sweep_of_a_rate_without_effect_is_refused(tmp_path: Path) -> None:
     def planned(*settings: str) -> int:
         tables = {**TINY, "algorithm": {"name": "fedhp_plus"}}
-        sweep = plan_sweep(tables, settings=settings, seeds=[0], out=tmp_path, source="")
+        sweep = plan_sweep(Draft(tables), settings=settings, seeds=[0], out=tmp_path)
         return len(sweep.runs)
 
     rates, both = "training.learning_rate=0.1,0.2", "algorithm.name=dpsgd,fedhp_plus"
@@ -188,12 +188,11 @@ def test_settings_of_a_variant_may_be_separated_by_commas(tmp_path: Path) -> Non
     assert variant == parse_variant(entries[1])
     assert variant.settings == {"steps": 100, "learning_rate": 0.4}
     cells = plan_cells(
-        {**TINY, "compare": {"algorithms": ["dpsgd", "adpsgd:steps=5,learning_rate=0.4"]}},
+        Draft({**TINY, "compare": {"algorithms": ["dpsgd", "adpsgd:steps=5,learning_rate=0.4"]}}),
         overrides=[],
         algorithms=None,
         seeds=None,
         out=tmp_path,
-        source="",
     )
     assert [cell.label for cell in cells] == ["dpsgd", "adpsgd:steps=5:learning_rate=0.4"]
     assert short_names([cell.label for cell in cells])[cells[1].label] == "AD-PSGD 5 steps, lr 0.4"

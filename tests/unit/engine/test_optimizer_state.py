@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 import fedhp
 from fedhp.config import Experiment, load, parse, to_tables
-from fedhp.engine.context import nominal_share, planning_context
 from fedhp.engine.executor import LocalTraining
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.memory import plan_memory
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import loop_of
 from fedhp.errors import ConfigError
+from fedhp.exchange import NeighborMixing
 from fedhp.graph import mixing_weights, topology_from
 from fedhp.learn.params import FIRST_MOMENT, SECOND_MOMENT, VELOCITY, Layout, Replica
-from fedhp.record.checkpoint import read_checkpoint, write_checkpoint
+from fedhp.record.checkpoint import read_checkpoint
 from fedhp.report.describe import describe_run
-from fedhp.types import NeighborMixing
+from fedhp.rounds.context import nominal_share, planning_context
 from unit.engine.runs import NORMED, bits, carry_out, prepared_of
 
 MOMENTUM: dict[str, Any] = {"momentum": 0.9, "learning_rate": 0.02}
@@ -114,7 +114,7 @@ def test_stacked_training_agrees_with_one_model_at_a_time(algorithm: str, kind: 
     for kernel in ("auto", "worker"):
         prepared = prepared_of(algorithm, {"training": {**KINDS[kind], "kernel": kernel}})
         engine = LocalExecutor(prepared)
-        assert (engine.shard.stack is not None) == (kernel == "auto")
+        assert (engine.shard.rows.stack is not None) == (kernel == "auto")
         ends.append(carry_out(engine)[1]["models"])
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-3, atol=1e-4)
 
@@ -122,7 +122,7 @@ def test_stacked_training_agrees_with_one_model_at_a_time(algorithm: str, kind: 
 @pytest.mark.parametrize("kind", ["clip, proximal", "adamw"])
 def test_what_the_stack_does_not_offer_is_trained_one_at_a_time(kind: str) -> None:
     engine = LocalExecutor(prepared_of("dpsgd", {"training": KINDS[kind]}))
-    assert engine.shard.stack is None
+    assert engine.shard.rows.stack is None
     engine.close()
 
 
@@ -146,8 +146,8 @@ class NaiveWorker:
     def __init__(self, engine: LocalExecutor, worker: int, training: dict[str, Any]) -> None:
         self.module = engine.prepared.task.model()
         layout, shard = engine.prepared.layout, engine.shard
-        row = shard.models[worker].clone()
-        Replica(self.module, layout).bind(row, shard.counters[worker].clone())
+        row = shard.rows.models[worker].clone()
+        Replica(self.module, layout).bind(row, shard.rows.counters[worker].clone())
         rate, parameters = training["learning_rate"], self.module.parameters()
         self.optimizer: torch.optim.Optimizer
         if training.get("optimizer") == "adamw":
@@ -158,7 +158,7 @@ class NaiveWorker:
 
     def train(self, engine: LocalExecutor, batches: Tensor) -> None:
         for batch in batches:
-            inputs, targets = engine.shard.samples.take(batch)
+            inputs, targets = engine.shard.rows.samples.take(batch)
             self.optimizer.zero_grad()
             loss = nn.functional.cross_entropy(self.module(inputs), targets)
             torch.autograd.backward(loss)
@@ -199,7 +199,7 @@ def test_an_exchange_against_a_naive_reference(kind: dict[str, Any], state: str)
         engine.advance()
         for worker in range(4):
             local = LocalTraining(round_index, int(steps[worker]), rate)
-            workers[worker].train(engine, engine.shard._training_batches(worker, local))
+            workers[worker].train(engine, engine.shard.trainer.batches(worker, local))
         before = [
             {name: tensor.clone() for name, tensor in worker.tensors().items()}
             for worker in workers
@@ -211,7 +211,7 @@ def test_an_exchange_against_a_naive_reference(kind: dict[str, Any], state: str)
                     tensor.copy_(sum(weights[number, j] * before[j][name] for j in near))
                 elif state == "reset":
                     tensor.zero_()
-        compare(engine.prepared.layout, engine.shard.models, workers)
+        compare(engine.prepared.layout, engine.shard.rows.models, workers)
     engine.close()
 
 
@@ -220,9 +220,9 @@ def compare(layout: Layout, models: Tensor, workers: list[NaiveWorker]) -> None:
         trained = models[number, : layout.trainable]
         torch.testing.assert_close(trained, worker.columns(), rtol=1e-5, atol=1e-5)
         for slot in layout.carried:
-            if slot.name in OF_TORCH:
+            if slot.vector.name in OF_TORCH:
                 own = models[number, slot.start : slot.stop]
-                kept = worker.columns(OF_TORCH[slot.name])
+                kept = worker.columns(OF_TORCH[slot.vector.name])
                 torch.testing.assert_close(own, kept, rtol=1e-4, atol=1e-5)
 
 
@@ -234,21 +234,21 @@ def test_a_turn_keeps_or_loses_its_state_in_an_exchange(state: str) -> None:
     """Worker 1 is training while worker 0 averages with it."""
     training = {**MOMENTUM, "optimizer_state": state}
     engine = LocalExecutor(prepared_of("adpsgd", {"training": training}))
-    layout, models = engine.prepared.layout, engine.shard.models
+    layout, models = engine.prepared.layout, engine.shard.rows.models
     velocity = layout.columns(VELOCITY)
     assert velocity is not None
     turn = LocalTraining(1, 3, 0.05)
     for worker in (0, 1, 2):
         engine.snapshot(worker)
     engine.train_snapshots({0: turn, 1: turn, 2: turn})
-    trained = engine.shard.after[:, velocity].clone()
+    trained = engine.shard.rows.after[:, velocity].clone()
     assert not models[:, layout.state].any(), "the turns are not over yet"
     engine.apply(0)
     assert (models[0, velocity] == trained[0]).all()
     engine.average(0, 1)
     lost = state == "reset"
     assert bool(models[0, velocity].any()) == (not lost)
-    change = engine.shard.after[1, : layout.trainable].clone()
+    change = engine.shard.rows.after[1, : layout.trainable].clone()
     before = models[1, : layout.trainable].clone()
     engine.apply(1)
     engine.apply(2)
@@ -271,43 +271,13 @@ def test_links_that_cost_nothing_reset_everyone() -> None:
     moment = engine.prepared.layout.columns(FIRST_MOMENT)
     assert moment is not None
     engine.apply(0)
-    assert engine.shard.models[0, moment].any()
+    assert engine.shard.rows.models[0, moment].any()
     engine.share(1)
-    assert not engine.shard.models[:, moment].any()
+    assert not engine.shard.rows.models[:, moment].any()
     engine.close()
 
 
 # --- records, checkpoints, bytes -----------------------------------------------------------
-
-
-@pytest.mark.parametrize("algorithm", ["dpsgd", "adpsgd"])
-def test_a_checkpoint_with_velocities_of_their_own_is_continued(
-    algorithm: str, tmp_path: Path
-) -> None:
-    """As they were written before velocities became columns."""
-    experiment = settings_of(algorithm, MOMENTUM)
-    with fedhp.run(experiment, tmp_path / "whole") as whole:
-        digest = whole.digest()
-    for record in fedhp.start(experiment, tmp_path / "run").rounds():
-        if record.round_index == 3:
-            break
-    saved = read_checkpoint(tmp_path / "run")
-    assert saved is not None
-    kept = slice(*saved.scalars.pop("state_columns"))
-    # What is in flight was trained, or begins with the velocity of its worker: one for both.
-    newest = saved.arrays.get("in_flight", saved.arrays["models"])[:, kept].copy()
-    for name in ("models", "in_flight"):
-        if name in saved.arrays:
-            saved.arrays[name] = saved.arrays[name][:, : kept.start].copy()
-    saved.arrays["velocity"] = newest
-    write_checkpoint(tmp_path / "run", saved)
-    with fedhp.open_run(tmp_path / "run") as run:
-        models = run.models()
-        assert models is not None
-        assert models.shape[1] == kept.start
-        run.mean_model()
-    with fedhp.run(experiment, tmp_path / "run", resume=True) as resumed:
-        assert resumed.digest() == digest
 
 
 @pytest.mark.parametrize("kind", [MOMENTUM, MIXED], ids=["keep", "mix"])

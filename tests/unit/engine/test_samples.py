@@ -15,7 +15,8 @@ from fedhp.config import parse, to_tables
 from fedhp.engine.executor import LocalTraining
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare, shard_spec_of
-from fedhp.engine.shard import Shard
+from fedhp.engine.shard.shard import Shard
+from fedhp.engine.shard.trainer import Trainer
 from fedhp.errors import ConfigError
 from fedhp.learn.batches import ShuffledEpochs
 from fedhp.learn.group_state import Columns
@@ -32,9 +33,9 @@ def drawn_in(
 ) -> tuple[dict[int, IntArray], IntArray]:
     """The samples that each worker's local steps took in a run, and the positions at its end."""
     drawn: dict[int, list[IntArray]] = {}
-    drawing = Shard._drawing
+    drawing = Trainer._drawing
 
-    def noted(self: Shard, row: int, training: LocalTraining) -> Callable[[int], IntArray]:
+    def noted(self: Trainer, row: int, training: LocalTraining) -> Callable[[int], IntArray]:
         draw = drawing(self, row, training)
         # As places in the worker's part: a shard numbers its samples by itself.
         places = {sample: place for place, sample in enumerate(self.spec.parts[row].tolist())}
@@ -42,12 +43,12 @@ def drawn_in(
         def batches(count: int) -> IntArray:
             indices = draw(count)
             seen = np.array([places[sample] for sample in indices.reshape(-1).tolist()])
-            drawn.setdefault(self.workers[row], []).append(seen)
+            drawn.setdefault(self.rows.workers[row], []).append(seen)
             return indices
 
         return batches
 
-    monkeypatch.setattr(Shard, "_drawing", noted)
+    monkeypatch.setattr(Trainer, "_drawing", noted)
     _, state = carry_out(LocalExecutor(prepared, shards=shards))
     monkeypatch.undo()
     column = prepared.layout.position
@@ -147,26 +148,30 @@ def test_paced_steps_have_the_bits_of_known_ones(batches: str) -> None:
     known, paced = (
         Shard(shard_spec_of(prepared, np.array([2])), stop=lambda: False) for _ in range(2)
     )
+    assert known.groups is not None
+    assert paced.groups is not None
     for round_index, first, second in ((1, 4, 3), (2, 2, 5)):
         loss, _ = known.train(np.array([first]), round_index=round_index, learning_rate=0.1)
-        known.adopt(None, Columns(0, 0, 0))
-        on, _ = known.train_on(np.array([second]), round_index=round_index, learning_rate=0.1)
+        known.groups.adopt([], Columns(0, 0, 0))
+        on, _ = known.groups.train_on(
+            np.array([second]), round_index=round_index, learning_rate=0.1
+        )
 
-        steps, paced_loss = paced.train_paced(
+        steps, paced_loss = paced.groups.train_paced(
             0, as_often(first), round_index=round_index, learning_rate=0.1
         )
-        paced.adopt(None, Columns(0, 0, 0))
-        more, paced_on, _ = paced.train_on_paced(
+        paced.groups.adopt([], Columns(0, 0, 0))
+        more, paced_on, _ = paced.groups.train_on_paced(
             0, as_often(second), round_index=round_index, learning_rate=0.1
         )
         assert (steps, more) == (first, second)
         assert (paced_loss, paced_on) == (loss[0], on[0])
         known.advance()
         paced.advance()
-        assert torch.equal(known.models, paced.models)
-        assert torch.equal(known.counters, paced.counters)
+        assert torch.equal(known.rows.models, paced.rows.models)
+        assert torch.equal(known.rows.counters, paced.rows.counters)
     if batches == "epochs":
-        assert known.counters.tolist() == [[14 * prepared.experiment.training.batch_size]]
+        assert known.rows.counters.tolist() == [[14 * prepared.experiment.training.batch_size]]
     known.close()
     paced.close()
 
@@ -176,8 +181,8 @@ def test_a_round_that_is_given_up_takes_the_same_samples_again() -> None:
     shard = engine.shard
     for _ in range(2):
         engine.train(np.full(5, 3), round_index=1, learning_rate=0.1)
-        assert (shard.counters == 0).all()
-        assert (shard.after_counters == 3 * 13).all()
+        assert (shard.rows.counters == 0).all()
+        assert (shard.rows.after_counters == 3 * 13).all()
     engine.close()
 
 

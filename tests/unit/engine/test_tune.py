@@ -10,7 +10,7 @@ import pytest
 
 from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import ADAMW_LEARNING_RATES, ALGORITHMS, LEARNING_RATES, Range
-from fedhp.config import parse
+from fedhp.config import Draft, parse
 from fedhp.engine.runs.tune import (
     BATCH,
     RANDOM_TRIALS,
@@ -37,10 +37,9 @@ def plan(*algorithms: str, tables: dict[str, Any] | None = None, **changes: Any)
         "tuning_seeds": (0, 1),
         "seeds": (6, 7),
         "out": Path("out"),
-        "source": "",
         **changes,
     }
-    return plan_tuning(tables or {}, algorithms=algorithms, **options)
+    return plan_tuning(Draft(tables or {}), algorithms=algorithms, **options)
 
 
 def planned(entry: str, **tables: Any) -> TunedAlgorithm:

@@ -7,28 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
 import torch
 
 import fedhp
-from fedhp.cluster.audit.invariants import check_invariants
-from fedhp.cluster.audit.timeline import read_timeline
-from fedhp.cluster.audit.verify import verify
-from fedhp.cluster.coordinator.leadership import check_network
-from fedhp.cluster.ops.launch import Cluster
-from fedhp.cluster.protocol.compression import row_digest
-from fedhp.cluster.worker.data import worker_experiment
-from fedhp.config import Experiment, parse, to_tables
+from fedhp.cluster.coordinator.process.network_checks import check_network
+from fedhp.config import Experiment, parse
+from fedhp.config.origins import Origins
 from fedhp.data import load_data
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore, start_run
 from fedhp.errors import ConfigError
+from fedhp.exchange import WeightedMixing
 from fedhp.graph import link_weights
-from fedhp.learn.params import LAST_CHANGE, PUSH_WEIGHT, SIDE
 from fedhp.record.reader import RunReader
 from fedhp.tables import merge_tables
-from fedhp.types import FloatArray, IntArray, WeightedMixing
+from fedhp.types import FloatArray, IntArray
+from network_bits import check_network_bits
 from unit.engine.runs import NORMED, bits, carry_out
 
 SOURCE = str(Path(__file__).parents[3] / "examples/push_sum.toml")
@@ -48,11 +43,11 @@ def settings(algorithm: str, *changes: dict[str, Any]) -> Experiment:
     for change in changes:
         tables = merge_tables(tables, change)
         tables["model"] = change.get("model", tables["model"])
-    return parse(tables)
+    return parse(tables, origins=Origins.of_file(SOURCE))
 
 
 def prepared_of(algorithm: str, *changes: dict[str, Any]) -> Prepared:
-    return prepare(settings(algorithm, *changes), source=SOURCE)
+    return prepare(settings(algorithm, *changes))
 
 
 def strongly_connected(workers: int) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -72,7 +67,7 @@ def test_push_sum_reaches_the_exact_mean_on_directed_links() -> None:
     shard, layout = engine.shard, engine.prepared.layout
     rng = np.random.default_rng(1)
     start = rng.standard_normal((7, layout.trainable))
-    shard.models[:, : layout.trainable] = torch.from_numpy(start.astype(np.float32))
+    shard.rows.models[:, : layout.trainable] = torch.from_numpy(start.astype(np.float32))
     links, weights, own = strongly_connected(7)
     rows = link_weights(links, weights, own)
     assert np.abs(rows.sum(axis=1) - 1).max() > 0.1, "not row-stochastic: a plain mean would fail"
@@ -82,12 +77,14 @@ def test_push_sum_reaches_the_exact_mean_on_directed_links() -> None:
         engine.train(nothing, round_index=round_index, learning_rate=0.1)
         engine.exchange(exchange, round_index=round_index)
         engine.advance()
-    weight = layout.columns(PUSH_WEIGHT)
+    weight = layout.columns("push_weight")
     assert weight is not None
-    np.testing.assert_allclose(shard.models[:, weight].sum().item(), 7, rtol=1e-5)
-    assert shard.models[:, weight].std().item() > 0.1
+    np.testing.assert_allclose(shard.rows.models[:, weight].sum().item(), 7, rtol=1e-5)
+    assert shard.rows.models[:, weight].std().item() > 0.1
     expected = np.broadcast_to(start.mean(axis=0), (7, layout.trainable))
-    np.testing.assert_allclose(shard.models[:, : layout.trainable].numpy(), expected, atol=2e-6)
+    np.testing.assert_allclose(
+        shard.rows.models[:, : layout.trainable].numpy(), expected, atol=2e-6
+    )
     engine.close()
 
 
@@ -95,17 +92,17 @@ def test_any_row_stochastic_weights_are_a_matrix_product() -> None:
     engine = LocalExecutor(prepared_of("Tracking"))
     shard, layout = engine.shard, engine.prepared.layout
     rng = np.random.default_rng(4)
-    shard.models[:] = torch.from_numpy(rng.standard_normal(shard.models.shape)).float()
+    shard.rows.models[:] = torch.from_numpy(rng.standard_normal(shard.rows.models.shape)).float()
     links, _, _ = strongly_connected(7)
     taken = np.bincount(links[:, 0], minlength=7)
     weights = 0.6 / taken[links[:, 0]]
     exchange = WeightedMixing(links, weights, np.full(7, 0.4))
     engine.train(np.full(7, 2), round_index=1, learning_rate=0.1)
-    after = shard.after.double().numpy().copy()
+    after = shard.rows.after.double().numpy().copy()
     exchanged = engine.exchange(exchange, round_index=1)
     matrix = link_weights(links, weights, exchange.own_weights).toarray()
     expected = matrix @ after[:, : layout.mixed]
-    np.testing.assert_allclose(shard.mixed[:, : layout.mixed].numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(shard.rows.mixed[:, : layout.mixed].numpy(), expected, atol=1e-5)
     assert exchanged.directed
     assert exchanged.links.tolist() == links.tolist()
     engine.close()
@@ -115,11 +112,11 @@ def test_the_side_vectors_follow_the_mean_change() -> None:
     """Their mean is that of the workers' last changes, however different these are."""
     engine = LocalExecutor(prepared_of("Tracking", {"data": {"skew": 0.9}}))
     layout, shard = engine.prepared.layout, engine.shard
-    side, last = layout.columns(SIDE), layout.columns(LAST_CHANGE)
+    side, last = layout.columns("side"), layout.columns("last_change")
     assert side is not None
     assert last is not None
     for _ in loop_of(engine).rounds():
-        sides, changes = shard.models[:, side].double(), shard.models[:, last].double()
+        sides, changes = shard.rows.models[:, side].double(), shard.rows.models[:, last].double()
         torch.testing.assert_close(sides.mean(dim=0), changes.mean(dim=0), atol=1e-6, rtol=0)
         assert changes.std(dim=0).max() > 1e-3
     engine.close()
@@ -172,7 +169,7 @@ def test_an_absent_worker_keeps_its_bits(algorithm: str, mixing: str) -> None:
 def test_the_fast_kernels_give_nearly_the_same_models(algorithm: str) -> None:
     fast = {"training": {"kernel": "auto", "mixing": "auto"}}
     engine = LocalExecutor(prepared_of(algorithm, fast))
-    assert engine.shard.stack is not None
+    assert engine.shard.rows.stack is not None
     _, state = carry_out(engine)
     _, exact = carry_out(LocalExecutor(prepared_of(algorithm)))
     np.testing.assert_allclose(state["models"], exact["models"], rtol=0, atol=1e-5)
@@ -188,6 +185,9 @@ def test_what_travels_along_is_on_the_clock(algorithm: str) -> None:
         share = (columns + carried) / columns
         expected = np.full(len(records[0].links), share * prepared.model_bytes)
         np.testing.assert_allclose(records[0].link_bytes, expected, atol=1)
+        # The planner knows it: its times are those of the whole message.
+        alone = prepared.world.monitored(0.0, 1).link_time(records[0].links)
+        np.testing.assert_allclose(records[0].decision.link_time, share * alone)
 
 
 @ALGORITHMS
@@ -200,9 +200,9 @@ def test_rows_of_models_are_their_own_values_alone(
     """Neither the weight of push-sum nor side vectors nor the optimizer's state: the tensors of
     the model that was tested."""
     experiment = settings(algorithm, changes, {"evaluation": {"images": None}})
-    for _ in start_run(experiment, tmp_path / "run", source=SOURCE).rounds():
+    for _ in start_run(experiment, tmp_path / "run").rounds():
         pass
-    layout = prepare(experiment, source=SOURCE).layout
+    layout = prepare(experiment).layout
     with RunReader(tmp_path / "run", trust=["push_sum", "unit.engine.runs"]) as run:
         models = run.models()
         assert models is not None
@@ -221,7 +221,7 @@ def test_rows_of_models_are_their_own_values_alone(
 
 
 def test_the_models_of_a_run_can_be_read(tmp_path: Path) -> None:
-    for _ in start_run(settings("Tracking"), tmp_path / "run", source=SOURCE).rounds():
+    for _ in start_run(settings("Tracking"), tmp_path / "run").rounds():
         pass
     with RunReader(tmp_path / "run") as run:
         assert run.meta("status") == "finished"
@@ -251,30 +251,5 @@ def test_what_breaks_the_sums_is_refused(
 
 @pytest.mark.parametrize("algorithm", ["SGP", pytest.param("Tracking", marks=pytest.mark.slow)])
 def test_the_network_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Path) -> None:
-    """The plans depend on nothing that is measured, so a simulation makes the same ones."""
-    folder = tmp_path / "run"
     experiment = settings(algorithm, {"workers": 4, "cluster": {"min_workers": 4}})
-    prepare(experiment, source=SOURCE)  # which makes the example importable
-    with Cluster(experiment, folder, restart=False) as cluster:
-        cluster.start()
-        cluster.wait(120)
-    assert check_invariants(folder, rounds=5) == []
-    alike = worker_experiment(tomli_w.dumps(to_tables(experiment)))
-    engine = LocalExecutor(prepare(alike, source=SOURCE))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    expected: list[set[str]] = []
-    for _ in loop_of(engine).rounds():
-        sent = engine.state()["models"][:, : engine.prepared.layout.mixed]
-        expected.append({row_digest(row).hex() for row in sent})
-    engine.close()
-    torch.set_num_threads(threads)
-    digests: dict[int, set[str]] = {}
-    for events in read_timeline(folder).worker_events.values():
-        for event in events:
-            if event["event"] == "mixed":
-                digests.setdefault(int(event["round"]), set()).add(str(event["digest"]))
-    assert digests == dict(enumerate(expected, start=1))
-    verification = verify(folder, trust=["push_sum"])
-    assert [verdict.compared for verdict in verification.rounds] == [4] * 5
-    assert verification.equal
+    check_network_bits(experiment, tmp_path / "run", module="push_sum")

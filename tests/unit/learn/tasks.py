@@ -95,8 +95,8 @@ def classify(factory: Callable[[], Any], dataset: Dataset | None = None) -> Clas
 
 def refusal(task: Any, *, batch_size: int = 32) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        check_task(task, batch_size=batch_size, source="e.toml")
-    assert str(caught.value).startswith(f"e.toml: {caught.value.key}: ")
+        check_task(task, batch_size=batch_size)
+    assert str(caught.value).startswith(f"{caught.value.key}: ")
     assert caught.value.fix
     assert "Traceback" not in str(caught.value)
     return caught.value

@@ -38,7 +38,7 @@ def test_steps_equal_those_of_torch(
 ) -> None:
     module, data = network(hidden), samples()
     settings = Optimizer(momentum=momentum)
-    layout = layout_of(module, batch_norm="mixed", state=settings.state)
+    layout = layout_of(module, batch_norm="mixed", vectors=settings.vectors)
     rows = start(module, layout)
     rows[:, layout.state] = 0.0
     before = rows.clone()
@@ -110,7 +110,7 @@ def test_only_training_is_smoothed() -> None:
                 )
             )
         )
-        tested = [score.loss for score in engine.shard.evaluate()]
+        tested = [score.loss for score in engine.shard.tester.evaluate()]
         training = engine.train(np.array([1, 1, 1]), round_index=1, learning_rate=0.1)
         estimates = engine.estimate(np.array([True] * 3), round_index=1)
         results[smoothing] = (tested, training.loss.tolist(), estimates.start_loss.tolist())

@@ -291,11 +291,9 @@ class TestFactory:
     )
     def test_names_a_wrong_setting(self, settings: dict[str, Any], key: str, words: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            models.model_factory(
-                ComponentConfig.model_validate(settings), (1, 8, 8), 10, source="a.toml"
-            )
+            models.model_factory(ComponentConfig.model_validate(settings), (1, 8, 8), 10)
         assert caught.value.key == key
-        assert str(caught.value).startswith("a.toml: ")
+        assert str(caught.value).startswith(f"{key}: ")
         assert words in str(caught.value)
 
     def test_explains_a_factory_that_does_not_take_shape_and_classes(self) -> None:

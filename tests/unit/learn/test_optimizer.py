@@ -100,7 +100,7 @@ class Reference:
 
 
 def state_layout(module: nn.Module, optimizer: Optimizer) -> Layout:
-    return layout_of(module, batch_norm="mixed", state=optimizer.state)
+    return layout_of(module, batch_norm="mixed", vectors=optimizer.vectors)
 
 
 def fresh(module: nn.Module, layout: Layout) -> Tensor:
@@ -161,11 +161,11 @@ def test_steps_equal_those_of_torch(hidden: tuple[int, ...], name: str, stacked:
             torch.testing.assert_close(row[: layout.trainable], expected, rtol=1e-6, atol=1e-6)
             for slot in layout.carried:
                 kept = row[slot.start : slot.stop]
-                if slot.name == STEP_COUNT:
+                if slot.vector.name == STEP_COUNT:
                     states = reference.optimizer.state.values()
                     assert {float(kept)} == {float(state["step"]) for state in states}
                 else:
-                    of_torch = reference.columns(OF_TORCH[slot.name])
+                    of_torch = reference.columns(OF_TORCH[slot.vector.name])
                     torch.testing.assert_close(kept, of_torch, rtol=1e-5, atol=1e-6)
 
 
@@ -226,7 +226,7 @@ def test_a_parameter_that_the_loss_does_not_reach_stays_as_it_is(name: str) -> N
     nn.init.normal_(module.second.weight)
     unreached = [
         slice(begin + slot.start, begin + slot.stop)
-        for begin in [0, *(part.start for part in layout.carried if part.name in OF_TORCH)]
+        for begin in [0, *(part.start for part in layout.carried if part.vector.name in OF_TORCH)]
         for slot in layout.slots
         if slot.name.startswith("second")
     ]
@@ -259,13 +259,13 @@ def test_columns_of_the_state() -> None:
     at_home = state_layout(module, Optimizer(momentum=0.9))
     assert (at_home.mixed, at_home.tested, at_home.width) == (trained, trained, 2 * trained)
     assert at_home.state == slice(trained, 2 * trained)
-    moments = Optimizer(adamw=True)
-    travels = layout_of(module, batch_norm="mixed", state=moments.state, state_travels=True)
+    moments = Optimizer(adamw=True, travels=True)
+    travels = layout_of(module, batch_norm="mixed", vectors=moments.vectors)
     assert travels.mixed == travels.width == 3 * trained + 1
     assert (travels.module_columns, travels.tested) == (trained, trained)
     normed = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4))
     for batch_norm, statistics in (("mixed", 8), ("local", 0)):
-        both = layout_of(normed, batch_norm=batch_norm, state=moments.state, state_travels=True)
+        both = layout_of(normed, batch_norm=batch_norm, vectors=moments.vectors)
         assert both.mixed == 3 * both.trainable + 1 + statistics
         assert both.tested == both.width == 3 * both.trainable + 1 + 8
         assert both.state == slice(both.trainable, 3 * both.trainable + 1)

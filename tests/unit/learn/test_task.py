@@ -54,7 +54,7 @@ class TestMakeTask:
 
     def test_numbers_cannot_be_classified(self) -> None:
         with pytest.raises(ConfigError, match="needs classes") as caught:
-            make_task(part("classification"), part("mlp"), numbers, source="e.toml")
+            make_task(part("classification"), part("mlp"), numbers)
         assert caught.value.key == "task.name"
         assert "own-parts.md" in caught.value.fix
 
@@ -98,9 +98,8 @@ class TestLoadTask:
     )
     def test_names_a_wrong_setting(self, settings: dict[str, Any], key: str, words: str) -> None:
         with pytest.raises(ConfigError) as caught:
-            load_task(own("Doubling", **settings), source="e.toml")
+            load_task(own("Doubling", **settings))
         assert caught.value.key == key
-        assert caught.value.source == "e.toml"
         assert words in str(caught.value)
 
     def test_lists_everything_that_is_missing(self) -> None:

@@ -19,6 +19,12 @@ from fedhp.record.lock import LOCK_FILE, FolderLock
 from subprocesses import ended_after
 
 
+def assert_held(folder: Path) -> None:
+    """Nobody else can lock this folder now."""
+    with (folder / LOCK_FILE).open("r+") as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_a_second_holder_is_refused_and_a_later_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,13 +34,13 @@ def test_a_second_holder_is_refused_and_a_later_one_is_not(
     assert str(tmp_path) in str(caught.value)
     assert caught.value.fix
     with FolderLock(tmp_path):
-        pass
+        assert_held(tmp_path)
 
 
 def test_a_lock_left_behind_by_a_dead_process_does_not_count(tmp_path: Path) -> None:
     (tmp_path / LOCK_FILE).write_text("")
     with FolderLock(tmp_path):
-        pass
+        assert_held(tmp_path)
 
 
 HOLDER = """
@@ -65,17 +71,18 @@ def test_another_process_is_refused_until_it_is_killed(
                 FolderLock(tmp_path).__enter__()
         child.kill()
         with FolderLock(tmp_path):
-            pass
+            assert_held(tmp_path)
 
 
 def test_another_thread_may_release_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "LOCK_PATIENCE", 0.0)
     held = FolderLock(tmp_path).__enter__()
+    assert_held(tmp_path)
     thread = threading.Thread(target=held.__exit__)
     thread.start()
     thread.join()
     with FolderLock(tmp_path):
-        pass
+        assert_held(tmp_path)
 
 
 def test_a_folder_that_is_gone_is_an_error(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,17 @@ import pytest
 from fedhp.errors import RunError, StorageFull
 from fedhp.record.reader import RunReader, find_runs
 from fedhp.record.statistics import interval
-from fedhp.record.store import RECORD_FILE, Store, hash_rows
-from fedhp.types import Decision, Evaluation, LinkVerdict, RoundRecord, Timing
+from fedhp.record.store import RECORD_FILE, ROUND_TABLES, Store, hash_rows
+from fedhp.types import (
+    Decision,
+    Evaluation,
+    GroupRole,
+    LinkVerdict,
+    Participation,
+    RoundRecord,
+    Timing,
+    TurnPhase,
+)
 
 
 def record(round_index: int, workers: int = 3, *, tested: bool = True) -> RoundRecord:
@@ -93,6 +103,48 @@ def test_a_round_that_is_committed_again_replaces_it_and_all_after_it(folder: Pa
     assert store.digest() == whole
     store.truncate(0)
     assert store.last_round() == 0
+    store.close()
+
+
+def test_every_table_of_a_new_record_is_in_its_file(tmp_path: Path) -> None:
+    """Also those that were added later, which a record that is only read has in memory."""
+    tested = Evaluation(
+        accuracy=np.array([0.5, 0.25, 0.75]),
+        mean_model_accuracy=0.6,
+        images=10,
+        standard_error=0.1,
+        loss=np.array([1.0, 2.0, 3.0]),
+        mean_model_loss=1.5,
+        class_accuracy=np.array([0.1, 0.9]),
+        mean_model_class_accuracy=np.array([0.2, 0.8]),
+        own_accuracy=np.array([0.3, np.nan, 0.4]),
+    )
+    first = record(1)
+    group = Participation(
+        roles=(GroupRole.FAST, GroupRole.ADDED, GroupRole.AWAY),
+        left_out=np.array([0, 2, 1]),
+        returning=np.array([False, True, False]),
+        root=0,
+    )
+    store = Store.create(tmp_path)
+    store.commit(
+        replace(
+            first,
+            decision=replace(first.decision, participation=group),
+            evaluation=tested,
+            final_evaluation=tested,
+            phases=(TurnPhase(0, 1.0, 2.5), TurnPhase(0, 2.5, 3.0, partner=1)),
+        )
+    )
+    written = {table: store.columns(table) for table in ROUND_TABLES}
+    store.close()
+    store = Store.open(tmp_path)
+    assert {table: store.columns(table) for table in ROUND_TABLES} == written
+    assert all(rows["round"] for rows in written.values())
+    assert written["participation"]["role"] == ["fast", "added", "away"]
+    assert written["class_test_metrics"]["accuracy"] == [0.1, 0.9, 0.1, 0.9]
+    assert written["own_test_metrics"]["worker"] == [0, 2]
+    assert written["phases"]["partner"] == [None, 1]
     store.close()
 
 

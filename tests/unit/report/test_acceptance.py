@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-
-from fedhp.report.claims.acceptance import (
+from acceptance_checks import (
     ACCEPTANCE_DATA,
     IID,
     LITERAL,
-    SKEWED,
-    TUNED,
     AcceptanceCheck,
     acceptance_checks,
     tuned_note,
 )
+
+from fedhp.report.claims.acceptance import SKEWED, TUNED
 from fedhp.report.claims.runs import SuiteRuns, group_runs
 from unit.report.suite_runs import FILL, SEEDS, make_run
 

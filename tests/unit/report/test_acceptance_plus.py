@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import fedhp
-from fedhp.record.reader import target_key
-from fedhp.report.claims.acceptance import AcceptanceCheck
-from fedhp.report.claims.acceptance_plus import (
+from acceptance_checks import AcceptanceCheck
+from acceptance_plus import (
     AIDED,
     ALGORITHMS,
     DPSGD,
@@ -31,6 +28,9 @@ from fedhp.report.claims.acceptance_plus import (
     plus_notes,
     read_promises,
 )
+
+import fedhp
+from fedhp.record.reader import target_key
 from fedhp.report.claims.runs import SuiteRuns, group_runs
 from fedhp.report.groups import RunCurves
 from unit.report.suite_runs import SEEDS, make_run

@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 import fedhp
+from fedhp.algorithms.base import ALGORITHMS
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.report.figures.comparison import (
@@ -32,9 +33,9 @@ from fedhp.report.figures.comparison import (
 from fedhp.report.figures.run import save_run_figures, timeline, topology
 from fedhp.report.figures.style import (
     HUES,
-    KNOWN,
     VERMILLION,
     device_styles,
+    known_style,
     line_styles,
     save_figure,
 )
@@ -121,12 +122,12 @@ def test_a_label_keeps_its_colour_in_any_company() -> None:
     for label in labels:
         assert line_styles([label])[label].color == together[label].color
         assert line_styles(["pens", label])[label].color == together[label].color
-    assert together["fedhp"] == KNOWN["fedhp"]
+    assert together["fedhp"] == known_style("fedhp")
     assert together["fedhp"].width == max(look.width for look in together.values())
 
 
 def test_many_labels_are_told_apart_by_more_than_colour() -> None:
-    labels = [*KNOWN, "fedhp:deadline=fill", "adpsgd:steps=50", "adpsgd:steps=100"]
+    labels = [*ALGORITHMS, "fedhp:deadline=fill", "adpsgd:steps=50", "adpsgd:steps=100"]
     chosen = line_styles(labels)
     assert len({look.marker for look in chosen.values()}) == len(labels)
     assert len({(look.color, look.dashes) for look in chosen.values()}) == len(labels)
@@ -155,8 +156,8 @@ def difference(first: str, second: str) -> float:
 @pytest.mark.parametrize("others", [[], ["fedhp", "adpsgd"]])
 def test_eight_variants_of_one_algorithm_differ_clearly(others: list[str]) -> None:
     chosen = line_styles([*others, *ROBUST])
-    assert chosen["dpsgd"] == KNOWN["dpsgd"]
-    assert all(chosen[label] == KNOWN[label] for label in others)
+    assert chosen["dpsgd"] == known_style("dpsgd")
+    assert all(chosen[label] == known_style(label) for label in others)
     looks = list(chosen.values())
     assert len({look.marker for look in looks}) == len(looks)
     for one, two in itertools.combinations(looks, 2):

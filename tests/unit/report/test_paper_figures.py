@@ -21,7 +21,7 @@ from fedhp.report.figures.paper import (
     paper_styles,
     read_figure_texts,
 )
-from fedhp.report.figures.style import KNOWN, PAGE, save_figure
+from fedhp.report.figures.style import PAGE, known_style, save_figure
 from unit.report.conftest import Runs
 from unit.report.suite_runs import (
     DRAWN,
@@ -105,12 +105,12 @@ def test_the_alt_text_has_the_numbers() -> None:
 
 def test_fedhp_as_the_paper_has_it_is_drawn_strongest() -> None:
     chosen = paper_styles(LABELS)
-    assert chosen[FILL] == KNOWN["fedhp"]
+    assert chosen[FILL] == known_style("fedhp")
     assert max(chosen.values(), key=lambda look: look.width) == chosen[FILL]
     assert len({look.marker for look in chosen.values()}) == len(LABELS)
     assert len({(look.color, look.dashes) for look in chosen.values()}) == len(LABELS)
-    assert paper_styles(["fedhp", FILL])["fedhp"] == KNOWN["fedhp"]
-    assert paper_styles(["dpsgd"]) == {"dpsgd": KNOWN["dpsgd"]}
+    assert paper_styles(["fedhp", FILL])["fedhp"] == known_style("fedhp")
+    assert paper_styles(["dpsgd"]) == {"dpsgd": known_style("dpsgd")}
 
 
 def test_the_skew_figure_uses_what_other_figures_ran() -> None:
@@ -140,7 +140,28 @@ def test_missing_sets_and_unfinished_runs_are_named(tmp_path: Path) -> None:
 def test_with_one_seed_and_few_runs_it_still_draws(name: str) -> None:
     ladder = sweep_runs({5: 0.8, 30: 0.9}, key="emnist", seeds=[0])
     all_runs = full_runs(["emnist"], labels=("dpsgd", FILL), seeds=[0], more=ladder)
-    draw(name, full_suite(SETS), all_runs).figure.draw_without_rendering()
+    figure = draw(name, full_suite(SETS), all_runs).figure
+    figure.draw_without_rendering()
+    first, *others = figure.axes
+    assert first.lines or first.patches
+    if name == "fig1":
+        assert [text.get_text() for axes in figure.axes for text in axes.texts] == [
+            "paper: τ = 27",
+            "paper: τ = 30",
+        ]
+        assert all(axes.containers for axes in others)
+        return
+    assert [[text.get_text() for text in axes.texts] for axes in others] == [
+        ["no finished run"]
+    ] * 2
+    if name == "fig7":
+        assert len(first.patches) == len(first.containers) == 2  # a bar for each algorithm
+        return
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["FedHP (deadline=fill)", "D-PSGD"]
+    drawn = {line.get_color() for line in first.lines}
+    styles = paper_styles([FILL, "dpsgd"])
+    assert {style.color for style in styles.values()} <= drawn
 
 
 def test_nothing_finished_gives_no_figure_and_tables_are_not_drawn() -> None:

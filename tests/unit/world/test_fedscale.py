@@ -12,11 +12,11 @@ import pytest
 
 import fedhp
 from fedhp.config import Experiment, parse
-from fedhp.engine.context import planning_context
 from fedhp.engine.events import EventLoop
 from fedhp.engine.prepare import prepare
 from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.errors import ConfigError, DataError, FedhpError
+from fedhp.rounds.context import planning_context
 from fedhp.world import World
 
 DEVICES = {str(i): {"computation": 10.0 + i, "communication": 1000.0 * i} for i in range(1, 9)}

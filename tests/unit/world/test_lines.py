@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhp.algorithms.group_tree import group_time, link_times
 from fedhp.config import WorldConfig, parse, to_tables
-from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.engine.events import EventLoop
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.errors import ConfigError
-from fedhp.types import FloatArray, GroupAverage, IntArray, RoundRecord
+from fedhp.exchange import GroupAverage
+from fedhp.rounds.context import PlanningContext, planning_context
+from fedhp.types import FloatArray, IntArray, RoundRecord
 from fedhp.world import World, build_world
 from unit.world.test_transfers import WORKERS, Untrained
 
@@ -180,8 +180,8 @@ def test_the_slowest_link_of_a_tree_sets_the_pace_with_jitter_too() -> None:
     )
     network = world(4).network(0.0)
     jitter = np.array([1.0, 3.0, 0.5])
-    slowest = float((link_times(group, network) * jitter).max())
-    assert group_time(group, network, jitter=jitter) == pytest.approx(slowest * (1 + 4 / 128))
+    slowest = float((group.link_times(network) * jitter).max())
+    assert group.transfer_time(network, jitter=jitter) == pytest.approx(slowest * (1 + 4 / 128))
 
 
 BAD: list[tuple[dict[str, Any], str, str]] = [

@@ -21,7 +21,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def read(folder: Path, text: str, workers: int = 2) -> Trace:
-    return read_trace(write(folder, text), workers=workers, source="file.toml")
+    return read_trace(write(folder, text), workers=workers)
 
 
 def test_a_value_holds_until_the_next(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ BAD: dict[str, tuple[str, type[FedhpError], str, str]] = {
     "a worker without bandwidth": (
         HEAD + "0,0,,1,\n",
         ConfigError,
-        r"file.toml: world.trace: .* has no values for worker 1, but workers = 2",
+        r"^world.trace: .* has no values for worker 1, but workers = 2",
         "set workers to the number in the trace",
     ),
     "a worker without step times": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,14 @@ import numpy as np
 import pytest
 
 from fedhp.algorithms import Observation
-from fedhp.algorithms.group_tree import streaming_time, tree_latency
 from fedhp.config import parse, to_tables
-from fedhp.engine.context import PlanningContext, planning_context
 from fedhp.engine.events import EventLoop
-from fedhp.engine.executor import Estimates, Exchanged, Training, travelled
+from fedhp.engine.executor import Estimates, Training
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.replay.executor import ReplayEventExecutor
-from fedhp.types import (
-    BoolArray,
-    Exchange,
-    GroupAverage,
-    IntArray,
-    NeighborMixing,
-    PeerScoring,
-    RoundRecord,
-)
+from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.rounds.context import PlanningContext, planning_context
+from fedhp.types import BoolArray, IntArray, RoundRecord
 from fedhp.world import World
 from fedhp.world.world import build_world
 
@@ -35,6 +28,8 @@ STEP = 1e-3  # s of the naive integration
 
 class Untrained:
     """Carries out plans without models."""
+
+    workers = WORKERS
 
     def train(
         self,
@@ -50,11 +45,26 @@ class Untrained:
         return Estimates(np.ones(WORKERS), np.ones(WORKERS), np.ones(WORKERS))
 
     def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
-        selected = np.empty((WORKERS, 0), dtype=np.int64)
-        if isinstance(exchange, PeerScoring):
-            selected = exchange.candidates[:, : exchange.keep]
-        links = travelled(exchange, selected)
-        directed = not isinstance(exchange, NeighborMixing | GroupAverage)
+        return exchange.carry_out(self, round_index=round_index)
+
+    def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
+        return self._over(mixing.links, directed=mixing.directed)
+
+    def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
+        selected = mixing.sources[:, : scoring.keep]
+        return self._over(mixing.kept_links(selected), directed=True, selected=selected)
+
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        pass
+
+    def proceed(self) -> None:
+        pass
+
+    def _over(
+        self, links: IntArray, *, directed: bool, selected: IntArray | None = None
+    ) -> Exchanged:
+        if selected is None:
+            selected = np.empty((WORKERS, 0), dtype=np.int64)
         return Exchanged(links, directed, np.zeros(len(links)), selected)
 
     def train_on(
@@ -161,17 +171,17 @@ def test_a_group_average_follows_the_trace(form: dict[str, Any]) -> None:
     loop = RoundLoop(built, Untrained())
     rounds = loop.rounds()
     next(rounds)
-    state, start = loop.progress.algorithm_state, loop.progress.clock
+    state, start = loop.planner.state, loop.progress.clock
     observation = Observation(
         2, start, 0.3, np.ones(WORKERS, dtype=np.bool_), built.world.network(start)
     )
-    group = loop.algorithm.plan(state, observation, loop.progress.reports)[1].exchange
+    group = loop.algorithm.plan(state, observation, loop.planner.reports)[1].exchange
     assert isinstance(group, GroupAverage)
     seconds = next(rounds).decision.facts["transfer_time"]
-    seconds -= tree_latency(group, built.world.latency)
+    seconds -= group.tree_latency(built.world.latency)
     assert seconds > 0.4  # some changes of the links
     arrived = sum(
-        STEP / streaming_time(group, built.world.network(float(time)))
+        STEP / group.streaming_time(built.world.network(float(time)))
         for time in np.arange(start + STEP / 2, start + seconds, STEP)
     )
     assert arrived == pytest.approx(1.0, rel=2e-3)

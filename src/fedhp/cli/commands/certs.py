@@ -8,10 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fedhp.cli.help import CommandApp
-from fedhp.cli.parameters import Json, say, suggest, table_console
+from fedhp.cli.parameters import Json, argument, option, say, suggest, table_console
 from fedhp.errors import FedhpError, IdentityError, install_extra
 
 if TYPE_CHECKING:
@@ -24,18 +22,15 @@ app = CommandApp(
 EXPIRY_WARNING_DAYS = 30
 
 Folder = Annotated[
-    Path,
-    typer.Option(
-        "--folder", "--certs", metavar="FOLDER", help="Folder of the keys and certificates."
-    ),
+    Path, option("Folder of the keys and certificates.", "--folder", "--certs", metavar="FOLDER")
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace existing files.")]
+Replace = Annotated[bool, option("Replace existing files.", "--replace")]
 
 
 @app.command()
 def init(
     folder: Folder = Path("certs"),
-    days: Annotated[int, typer.Option(metavar="N", help="Days until it expires.")] = 3650,
+    days: Annotated[int, option("Days until it expires.", metavar="N")] = 3650,
     replace: Replace = False,
 ) -> None:
     """Create an authority: its key signs the certificates of all machines."""
@@ -50,22 +45,20 @@ def init(
 
 @app.command()
 def issue(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The machine, e.g. worker-1.")],
+    name: Annotated[str, argument("The machine, e.g. worker-1.", metavar="NAME")],
     hosts: Annotated[
         list[str] | None,
-        typer.Option(
-            "--host", metavar="HOST", help="DNS name or IP address of the machine; may be repeated."
-        ),
+        option("DNS name or IP address of the machine; may be repeated.", "--host", metavar="HOST"),
     ] = None,
     roles: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "coordinator, worker or operator; may be repeated. Default: worker.",
             "--role",
             metavar="ROLE",
-            help="coordinator, worker or operator; may be repeated. Default: worker.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(metavar="N", help="Days until it expires.")] = 365,
+    days: Annotated[int, option("Days until it expires.", metavar="N")] = 365,
     folder: Folder = Path("certs"),
     replace: Replace = False,
 ) -> None:
@@ -91,9 +84,9 @@ def issue(
 
 @app.command()
 def inspect(
-    path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A certificate, or a folder of them.")
-    ] = Path("certs"),
+    path: Annotated[Path, argument("A certificate, or a folder of them.", metavar="PATH")] = Path(
+        "certs"
+    ),
     as_json: Json = False,
 ) -> None:
     """Show each certificate, when it expires, and what is wrong with it."""

@@ -23,8 +23,10 @@ from fedhp.cli.parameters import (
     ExperimentFile,
     Json,
     Overrides,
+    argument,
     choose_folder,
     next_commands,
+    option,
     redirect_user_prints,
     say,
     suggest,
@@ -45,47 +47,45 @@ REFRESH_SECONDS = 0.5  # between two updates of the display
 
 CoordinatorAddress = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Address of a coordinator, also of a standby; several with commas.",
         "--coordinator",
         metavar="HOST:PORT,...",
-        help="Address of a coordinator, also of a standby; several with commas.",
     ),
 ]
 RunFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="Instead of --coordinator: the folder of a run on this machine.",
+    option(
+        "Instead of --coordinator: the folder of a run on this machine.", "--out", metavar="DIR"
     ),
 ]
 Etcd = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Instead of --coordinator: ask etcd which coordinator leads.",
         "--ha",
         metavar="etcds://HOST:PORT,...",
-        help="Instead of --coordinator: ask etcd which coordinator leads.",
     ),
 ]
 Run = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "The run that is meant, or the first 8 digits of its name. Default: that of --out; "
+        "otherwise a terminal asks.",
         "--run",
         metavar="RUN",
-        help="The run that is meant, or the first 8 digits of its name. Default: that of --out; "
-        "otherwise a terminal asks.",
     ),
 ]
 OperatorCerts = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "Folder of keys and certificates. Default: DIR/certs with --out, else certs.",
         "--certs",
         metavar="FOLDER",
-        help="Folder of keys and certificates. Default: DIR/certs with --out, else certs.",
     ),
 ]
 OperatorName = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="Name of the operator, as in its certificate.")
+    str, option("Name of the operator, as in its certificate.", "--name", metavar="NAME")
 ]
 
 
@@ -95,19 +95,12 @@ def up(
     overrides: Overrides = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Number of workers. Default: that of the experiment."
-        ),
+        option("Number of workers. Default: that of the experiment.", metavar="N", min=1),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder to write to or to continue."),
-    ] = None,
+    out: Annotated[Path | None, option("Folder to write to or to continue.", metavar="DIR")] = None,
     resume: Resume = False,
     moved: Moved = False,
-    restart: Annotated[
-        bool, typer.Option(help="Restart a process that died, at most once a minute.")
-    ] = True,
+    restart: Annotated[bool, option("Restart a process that died, at most once a minute.")] = True,
     as_json: Json = False,
     log_format: LogFormat = "text",
     dash: Dash = False,
@@ -138,7 +131,7 @@ def up(
             from fedhp.engine.prepare import prepare
 
             processes.warm_up()
-            prepare(settings, source=str(experiment))
+            prepare(settings)
         began = time.monotonic()
         logs = follow(folder, targets, per_worker=per_worker)
         with (
@@ -146,7 +139,6 @@ def up(
             Cluster(
                 settings,
                 folder,
-                source=str(experiment),
                 resume=resume,
                 moved=moved,
                 restart=restart,
@@ -218,63 +210,46 @@ def stop(
     _command(target, stop=True)
 
 
-@app.command()
-def drain(
-    worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker that should leave.")],
-    coordinator: CoordinatorAddress = None,
-    out: RunFolder = None,
-    ha: Etcd = None,
-    insecure_etcd: InsecureEtcd = False,
-    run: Run = None,
-    certs: OperatorCerts = None,
-    name: OperatorName = "operator",
-) -> None:
-    """Let a worker leave after its current round, or in a few seconds if that takes longer."""
-    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
-    _command(target, drain=worker)
+def _add_worker_command(action: str, words: str, text: str) -> None:
+    def command(
+        worker: str = argument(words, metavar="NAME"),
+        coordinator: CoordinatorAddress = None,
+        out: RunFolder = None,
+        ha: Etcd = None,
+        insecure_etcd: InsecureEtcd = False,
+        run: Run = None,
+        certs: OperatorCerts = None,
+        name: OperatorName = "operator",
+    ) -> None:
+        target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
+        _command(target, **{action: worker})
+
+    app.command(action, help=text)(command)
 
 
-@app.command()
-def remove(
-    worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker to exclude.")],
-    coordinator: CoordinatorAddress = None,
-    out: RunFolder = None,
-    ha: Etcd = None,
-    insecure_etcd: InsecureEtcd = False,
-    run: Run = None,
-    certs: OperatorCerts = None,
-    name: OperatorName = "operator",
-) -> None:
-    """Exclude a worker at once, also from its peers, until `fedhp cluster allow` lets it in."""
-    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
-    _command(target, remove=worker)
-
-
-@app.command()
-def allow(
-    worker: Annotated[str, typer.Argument(metavar="NAME", help="The worker to let in again.")],
-    coordinator: CoordinatorAddress = None,
-    out: RunFolder = None,
-    ha: Etcd = None,
-    insecure_etcd: InsecureEtcd = False,
-    run: Run = None,
-    certs: OperatorCerts = None,
-    name: OperatorName = "operator",
-) -> None:
-    """Let a worker in again: quarantined, suspended, removed, or now on another machine."""
-    target = _target(coordinator, out, certs, name, ha=ha, insecure_etcd=insecure_etcd, run=run)
-    _command(target, allow=worker)
+_add_worker_command(
+    "drain",
+    "The worker that should leave.",
+    "Let a worker leave after its current round, or in a few seconds if that takes longer.",
+)
+_add_worker_command(
+    "remove",
+    "The worker to exclude.",
+    "Exclude a worker at once, also from its peers, until `fedhp cluster allow` lets it in.",
+)
+_add_worker_command(
+    "allow",
+    "The worker to let in again.",
+    "Let a worker in again: quarantined, suspended, removed, or now on another machine.",
+)
 
 
 @app.command()
 def gather(
     folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="FOLDER", help="The folders of all coordinators that led."),
+        list[Path], argument("The folders of all coordinators that led.", metavar="FOLDER")
     ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="RUN", help="Folder to create for the combined run.")
-    ],
+    out: Annotated[Path, option("Folder to create for the combined run.", "--out", metavar="RUN")],
     as_json: Json = False,
 ) -> None:
     """Combine the records of a run that several coordinators led, one after another."""
@@ -354,7 +329,7 @@ def _target(
     insecure_etcd: bool,
     run: str | None = None,
 ) -> Target:
-    from fedhp.cluster.coordinator.leadership import check_etcd
+    from fedhp.cluster.coordinator.process.leadership import check_etcd
     from fedhp.cluster.ops.operator import CoordinatorAddress, Target, target_of
     from fedhp.cluster.protocol.addresses import parse_address
 

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedhp.cli.commands.dash import Dash, DashPort, live_page, suggest_dash
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
@@ -22,6 +20,7 @@ from fedhp.cli.parameters import (
     TrustedModules,
     check_compared,
     choose_folder,
+    option,
     parse_seeds,
     redirect_user_prints,
     say,
@@ -29,7 +28,6 @@ from fedhp.cli.parameters import (
     trust_modules,
 )
 from fedhp.errors import combine_errors
-from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.campaign import Cell
@@ -41,10 +39,10 @@ def compare(
     overrides: Overrides = None,
     algorithms: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
+        option(
+            "Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
             "Default: compare.algorithms in the file.",
+            metavar="LIST",
         ),
     ] = None,
     seeds: Seeds = None,
@@ -56,14 +54,14 @@ def compare(
     ray: Ray = None,
     labels: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "A name for tables and figures, such as 'adpsgd:steps=100=tuned AD-PSGD'; "
+            "may be repeated.",
             "--label",
             metavar="ALGORITHM=NAME",
-            help="A name for tables and figures, such as 'adpsgd:steps=100=tuned AD-PSGD'; "
-            "may be repeated.",
         ),
     ] = None,
-    figures: Annotated[bool, typer.Option(help="Save figures.")] = True,
+    figures: Annotated[bool, option("Save figures.")] = True,
     dash: Dash = False,
     dash_port: DashPort = None,
     log: Log = None,
@@ -78,6 +76,7 @@ def compare(
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
+        from fedhp.config import Draft
         from fedhp.console.campaign import run_with_progress
         from fedhp.engine.runs.campaign import check_cells, plan_cells
         from fedhp.engine.runs.variants import split_algorithms
@@ -85,12 +84,11 @@ def compare(
 
         folder = choose_folder(out, experiment, resume=resume)
         cells = plan_cells(
-            read_toml(experiment),
+            Draft.read(experiment),
             overrides=overrides or [],
             algorithms=None if algorithms is None else split_algorithms(algorithms),
             seeds=None if seeds is None else parse_seeds(seeds),
             out=folder,
-            source=str(experiment),
         )
         cell_labels = list(dict.fromkeys(cell.label for cell in cells))
         earlier = read_names(folder) if resume else {}
@@ -99,12 +97,11 @@ def compare(
             **parse_names(labels or [], cell_labels),
         }
         activity.now("checking the settings")
-        check_cells(cells, resume=resume, source=str(experiment))
+        check_cells(cells, resume=resume)
     logs = follow(folder, targets, per_worker=per_worker)
     with live_page(dash, folder, port=dash_port), StopRequest() as stop, logs:
         errors = run_with_progress(
             cells,
-            source=str(experiment),
             jobs=jobs,
             ray=ray,
             stop=stop,

@@ -6,11 +6,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedhp.cli.commands.dash import Dash, DashPort, live_page
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
-from fedhp.cli.parameters import ExperimentFile, Overrides, choose_folder, say, suggest
+from fedhp.cli.parameters import ExperimentFile, Overrides, choose_folder, option, say, suggest
 from fedhp.errors import ConfigError, service_exit_codes
 from fedhp.tables import COMMAND_LINE
 
@@ -18,75 +16,56 @@ if TYPE_CHECKING:
     from fedhp.cluster.ops.logs import Format
     from fedhp.types import RoundRecord
 
-Certs = Annotated[
-    Path, typer.Option("--certs", metavar="FOLDER", help="Folder of keys and certificates.")
-]
+Certs = Annotated[Path, option("Folder of keys and certificates.", "--certs", metavar="FOLDER")]
 InsecureEtcd = Annotated[
-    bool,
-    typer.Option("--insecure-etcd", help="Accept an etcd without TLS (etcd://). Not safe."),
+    bool, option("Accept an etcd without TLS (etcd://). Not safe.", "--insecure-etcd")
 ]
-Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Continue a run that `fedhp cluster stop` ended."),
-]
+Resume = Annotated[bool, option("Continue a run that `fedhp cluster stop` ended.", "--resume")]
 Moved = Annotated[
     bool,
-    typer.Option(
-        "--moved",
-        help="Continue a run folder that was moved or restored here; its original is gone.",
+    option(
+        "Continue a run folder that was moved or restored here; its original is gone.", "--moved"
     ),
 ]
 Metrics = Annotated[
     str | None,
-    typer.Option(
-        "--metrics", metavar="HOST:PORT", help="Serve /metrics and /healthz, e.g. 127.0.0.1:9100."
-    ),
+    option("Serve /metrics and /healthz, e.g. 127.0.0.1:9100.", "--metrics", metavar="HOST:PORT"),
 ]
-LogFormat = Annotated[
-    str, typer.Option("--log-format", metavar="text|json", help="Format of the log lines.")
-]
+LogFormat = Annotated[str, option("Format of the log lines.", "--log-format", metavar="text|json")]
 
 
 def coordinator(
     experiment: ExperimentFile,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; 0.0.0.0 is all.")
-    ],
+    listen: Annotated[str, option("Address to listen on; 0.0.0.0 is all.", metavar="HOST:PORT")],
     overrides: Overrides = None,
     name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of this machine in its certificate.")
+        str, option("Name of this machine in its certificate.", metavar="NAME")
     ] = "coordinator",
     certs: Certs = Path("certs"),
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder to write to or to continue."),
-    ] = None,
+    out: Annotated[Path | None, option("Folder to write to or to continue.", metavar="DIR")] = None,
     allow: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with the names of the machines that may connect. Default: all that have a "
+        option(
+            "File with the names of the machines that may connect. Default: all that have a "
             "certificate.",
+            metavar="FILE",
         ),
     ] = None,
     advertise: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Address that others connect to, if not --listen."),
+        str | None, option("Address that others connect to, if not --listen.", metavar="HOST:PORT")
     ] = None,
     min_workers: Annotated[
         int | None,
-        typer.Option(
-            min=1, metavar="N", help="Pause while there are fewer workers (cluster.min_workers)."
-        ),
+        option("Pause while there are fewer workers (cluster.min_workers).", metavar="N", min=1),
     ] = None,
     max_workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Maximum number of workers (workers).")
+        int | None, option("Maximum number of workers (workers).", metavar="N", min=1)
     ] = None,
     ha: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Run several coordinators, one of which leads, with their state in etcd.",
             metavar="etcds://HOST:PORT,...",
-            help="Run several coordinators, one of which leads, with their state in etcd.",
         ),
     ] = None,
     insecure_etcd: InsecureEtcd = False,
@@ -113,7 +92,7 @@ def coordinator(
     start_handshake_log(json_lines=form == "json")
 
     from fedhp.algorithms.rates import check_rate_of_command_line
-    from fedhp.cluster.coordinator.leadership import (
+    from fedhp.cluster.coordinator.process.leadership import (
         CoordinatorProcessSettings,
         check_settings,
         coordinate,
@@ -121,14 +100,13 @@ def coordinator(
     from fedhp.cluster.ops import logs
     from fedhp.components import make_importable
     from fedhp.config import load, own_parts
-    from fedhp.engine.prepare import own_folders
 
     changes = list(overrides or [])
     changes += [] if max_workers is None else [f"workers={max_workers}"]
     changes += [] if min_workers is None else [f"cluster.min_workers={min_workers}"]
     loaded = load(experiment, changes)
     if own_parts(loaded):
-        make_importable(*own_folders(str(experiment)))
+        make_importable(*loaded.origins.folders)
     check_rate_of_command_line(loaded, changes)
     settings = CoordinatorProcessSettings(
         experiment=loaded,
@@ -136,7 +114,6 @@ def coordinator(
         folder=choose_folder(out, experiment, resume=False),
         name=name,
         listen=listen,
-        source=str(experiment),
         allow=allow,
         advertise=advertise,
         ha=ha,

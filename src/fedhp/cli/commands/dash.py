@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from fedhp.cli.parameters import say, suggest
+from fedhp.cli.parameters import argument, option, say, suggest
 from fedhp.errors import ConfigError, RunError
 from fedhp.tables import COMMAND_LINE
 
@@ -22,76 +20,68 @@ if TYPE_CHECKING:
 HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 HIGHEST_PORT = 65_535
 
-Dash = Annotated[
-    bool,
-    typer.Option("--dash", help="Show the run on a page in the browser while it runs."),
-]
+Dash = Annotated[bool, option("Show the run on a page in the browser while it runs.", "--dash")]
 DashPort = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "Port of that page; 0 is any free one. Default: a free one from 8420 on.",
         "--dash-port",
+        metavar="N",
         min=0,
         max=HIGHEST_PORT,
-        metavar="N",
-        help="Port of that page; 0 is any free one. Default: a free one from 8420 on.",
     ),
 ]
 
 
 def dash(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUNS_FOLDER", help="A folder with runs, or a run.")
+        Path, argument("A folder with runs, or a run.", metavar="RUNS_FOLDER")
     ] = Path("runs"),
     port: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Port to listen on; 0 is any free one. Default: a free one from 8420 on.",
+            metavar="N",
             min=0,
             max=HIGHEST_PORT,
-            metavar="N",
-            help="Port to listen on; 0 is any free one. Default: a free one from 8420 on.",
         ),
     ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    open_page: Annotated[bool, option("Open the page in a browser.", "--open")] = False,
     host: Annotated[
         str,
-        typer.Option(
-            metavar="HOST",
-            help="Address to listen on. Others than this machine's own need --cert, --key and "
+        option(
+            "Address to listen on. Others than this machine's own need --cert, --key and "
             "--token-file.",
+            metavar="HOST",
         ),
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "A name under which browsers reach the server; may be repeated.",
             "--allow-host",
             metavar="NAME",
-            help="A name under which browsers reach the server; may be repeated.",
         ),
     ] = None,
-    cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate for TLS, PEM.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    cert: Annotated[Path | None, option("Certificate for TLS, PEM.", metavar="FILE")] = None,
+    key: Annotated[Path | None, option("Its key, PEM.", metavar="FILE")] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            "--token-file", metavar="FILE", help="File with the token for commands and logins."
-        ),
+        option("File with the token for commands and logins.", "--token-file", metavar="FILE"),
     ] = None,
     require_token: Annotated[
-        bool, typer.Option("--require-token", help="Reading needs the token as well.")
+        bool, option("Reading needs the token as well.", "--require-token")
     ] = False,
     certs: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Keys and certificates of an operator, to stop and drain cluster runs.",
             "--certs",
             metavar="FOLDER",
-            help="Keys and certificates of an operator, to stop and drain cluster runs.",
         ),
     ] = None,
     name: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Name of the operator, as in its certificate."),
+        str, option("Name of the operator, as in its certificate.", metavar="NAME")
     ] = "operator",
 ) -> None:
     """Show running and finished runs on a page in the browser."""

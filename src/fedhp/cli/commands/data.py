@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from fedhp.cli.help import CommandApp
-from fedhp.cli.parameters import Json, redirect_user_prints, say, table_console
+from fedhp.cli.parameters import Json, argument, option, redirect_user_prints, say, table_console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,15 +27,12 @@ _MOST_LISTED = 6  # classes that are listed
 
 @app.command()
 def fetch(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="mnist, emnist, cifar10 or tiny_imagenet.")
-    ],
+    name: Annotated[str, argument("mnist, emnist, cifar10 or tiny_imagenet.", metavar="NAME")],
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Target folder. Default: the cache folder.")
+        Path | None, option("Target folder. Default: the cache folder.", metavar="DIR")
     ] = None,
     mirror: Annotated[
-        str | None,
-        typer.Option("--from", metavar="URL", help="A mirror that has the same files."),
+        str | None, option("A mirror that has the same files.", "--from", metavar="URL")
     ] = None,
 ) -> None:
     """Download the official files of a data set, verify and unpack them."""
@@ -88,7 +83,7 @@ def _download_display(name: str) -> Iterator[Callable[[str, int, int | None], No
 
 @app.command()
 def check(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A file or folder.")],
+    path: Annotated[Path, argument("A file or folder.", metavar="PATH")],
 ) -> None:
     """Show what data a file or folder holds and how to use it."""
     from rich.console import Console
@@ -112,20 +107,16 @@ def check(
 def split(
     experiment: Annotated[
         str | None,
-        typer.Argument(
-            metavar="EXPERIMENT.toml", help="The experiment file. Default: the default settings."
-        ),
+        argument("The experiment file. Default: the default settings.", metavar="EXPERIMENT.toml"),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="key=value",
-            help="Settings that override those in the file, such as data.skew=0.8.",
+        argument(
+            "Settings that override those in the file, such as data.skew=0.8.", metavar="key=value"
         ),
     ] = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also save a plot to this file (.png, .pdf or .svg)."),
+        Path | None, option("Also save a plot to this file (.png, .pdf or .svg).", metavar="FILE")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -135,16 +126,20 @@ def split(
     from fedhp.data import class_counts, load_data, partition
     from fedhp.report.formatting import count
 
-    settings, source = _experiment(experiment, overrides or [])
+    settings = _experiment(experiment, overrides or [])
     data = settings.data
-    with Activity("loading and splitting the data"), redirect_user_prints(as_json):
+    with (
+        Activity("loading and splitting the data"),
+        redirect_user_prints(as_json),
+        settings.origins.named(),
+    ):
         if is_dotted(settings.task.name):  # it has its own data, and needs torch
             from fedhp.learn.task import load_task
             from fedhp.learn.trial import task_data
 
-            dataset = task_data(load_task(settings.task, source=source), source=source)
+            dataset = task_data(load_task(settings.task))
         else:
-            dataset = load_data(data, source=source)
+            dataset = load_data(data)
         parts = partition(
             dataset.train_targets,
             classes=dataset.classes,
@@ -152,7 +147,6 @@ def split(
             config=data,
             seed=settings.seed,
             groups=dataset.groups,
-            source=source,
         )
     import numpy as np
 
@@ -190,22 +184,23 @@ def split(
         say(f"plot: {plot}")
 
 
-def _experiment(name: str | None, overrides: list[str]) -> tuple[Experiment, str]:
-    """The experiment and its source; if the first argument is key=value, there is no file."""
+def _experiment(name: str | None, overrides: list[str]) -> Experiment:
+    """The experiment; if the first argument is key=value, there is no file."""
     from fedhp.components import make_importable
     from fedhp.config import load, own_parts, parse
-    from fedhp.engine.prepare import own_folders
+    from fedhp.config.origins import Origins
+    from fedhp.tables import COMMAND_LINE
 
     if name is not None and "=" in name and not Path(name).exists():
         overrides = [name, *overrides]
         name = None
     if name is None:
-        settings, source = parse({}, overrides, source="command line"), "command line"
+        settings = parse({}, overrides, origins=Origins(COMMAND_LINE))
     else:
-        settings, source = load(name, overrides), name
+        settings = load(name, overrides)
     if own_parts(settings):
-        make_importable(*own_folders("" if name is None else name))
-    return settings, source
+        make_importable(*settings.origins.folders)
+    return settings
 
 
 def _rule(settings: Experiment) -> str:

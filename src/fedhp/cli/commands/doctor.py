@@ -7,53 +7,46 @@ from typing import Annotated
 
 import typer
 
-from fedhp.cli.parameters import Json, redirect_user_prints, table_console
+from fedhp.cli.parameters import Json, option, redirect_user_prints, table_console
 
 STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 
 def doctor(
     coordinator: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Check whether this coordinator answers."),
+        str | None, option("Check whether this coordinator answers.", metavar="HOST:PORT")
     ] = None,
     certs: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of keys and certificates. Default: certs."),
+        Path | None, option("Folder of keys and certificates. Default: certs.", metavar="FOLDER")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of this machine in its certificate.")
+        str | None, option("Name of this machine in its certificate.", metavar="NAME")
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.npz | EXPERIMENT.toml | NAME", help="Check whether this data can be read."
-        ),
+        option("Check whether this data can be read.", metavar="FILE.npz | EXPERIMENT.toml | NAME"),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Check whether this port is free and, with --coordinator, whether the other "
+        option(
+            "Check whether this port is free and, with --coordinator, whether the other "
             "workers can reach it.",
+            metavar="HOST:PORT",
         ),
     ] = None,
     advertise: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Address that other workers connect to, if not --listen."
-        ),
+        option("Address that other workers connect to, if not --listen.", metavar="HOST:PORT"),
     ] = None,
     ha: Annotated[
-        str | None,
-        typer.Option(metavar="etcds://HOST:PORT,...", help="Check whether etcd answers."),
+        str | None, option("Check whether etcd answers.", metavar="etcds://HOST:PORT,...")
     ] = None,
     out: Annotated[
         Path,
-        typer.Option(
+        option(
+            "Check the disk of this folder. Default: the current folder.",
             metavar="DIR",
             show_default=False,
-            help="Check the disk of this folder. Default: the current folder.",
         ),
     ] = Path(),
     as_json: Json = False,

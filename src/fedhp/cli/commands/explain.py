@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from fedhp.cli.parameters import argument, option
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, argument("A run folder.", metavar="RUN")],
     round_index: Annotated[
-        int | None, typer.Option("--round", metavar="N", help="The round. Default: the last.")
+        int | None, option("The round. Default: the last.", "--round", metavar="N")
     ] = None,
 ) -> None:
     """Explain what was decided in a round, and why."""

@@ -6,73 +6,64 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedhp.cli.logs import parse_log, suggest_viewing
-from fedhp.cli.parameters import TrustedModules, say, trust_modules
+from fedhp.cli.parameters import TrustedModules, argument, option, say, trust_modules
 from fedhp.errors import combine_errors
 
 
 def export(
     run: Annotated[
         Path,
-        typer.Argument(
-            metavar="RUN",
-            help="A run folder; with --latex or --to also a folder that contains runs.",
+        argument(
+            "A run folder; with --latex or --to also a folder that contains runs.", metavar="RUN"
         ),
     ],
     table: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
+        option(
+            "Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
             "worker_evaluations, final_evaluations, final_worker_evaluations, "
             "participation, test_metrics, worker_test_metrics, class_test_metrics, "
             "own_test_metrics, phases or wall.",
+            metavar="NAME",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="With --table, the file to write: CSV or Parquet, by its ending. Default: CSV on "
+        option(
+            "With --table, the file to write: CSV or Parquet, by its ending. Default: CSV on "
             "standard output. Without --table, the folder for all tables. Default: RUN/tables.",
+            metavar="PATH",
         ),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the run's bandwidths and step times, for world.trace; of a network, as "
+        option(
+            "Write the run's bandwidths and step times, for world.trace; of a network, as "
             "measured, with availability.",
+            metavar="FILE",
         ),
     ] = None,
     latex: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the comparison of the runs in the folder as LaTeX tables.",
-        ),
+        option("Write the comparison of the runs in the folder as LaTeX tables.", metavar="FILE"),
     ] = None,
     models: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Write every worker's model and their mean as safetensors files.",
-        ),
+        option("Write every worker's model and their mean as safetensors files.", metavar="FOLDER"),
     ] = None,
     trust: TrustedModules = None,
     to: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Write the log for tensorboard, mlflow or wandb (offline), in local files. May be "
+            "repeated.",
             "--to",
             metavar="SINK[:PATH]",
-            help="Write the log for tensorboard, mlflow or wandb (offline), in local files. May be "
-            "repeated.",
         ),
     ] = None,
     per_worker: Annotated[
-        bool, typer.Option("--per-worker", help="With --to: log every worker's numbers too.")
+        bool, option("With --to: log every worker's numbers too.", "--per-worker")
     ] = False,
 ) -> None:
     """Write a run's tables, a comparison as LaTeX, its world as a trace, its models, or a log."""

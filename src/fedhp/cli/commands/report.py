@@ -6,22 +6,19 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fedhp.cli.parameters import Json, say
+from fedhp.cli.parameters import Json, argument, option, say
 
 
 def report(
     runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="Run folders, or folders that contain runs."),
+        list[Path], argument("Run folders, or folders that contain runs.", metavar="RUN")
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder to write to. Default: report/, in the given folder, or in the folder "
+        option(
+            "Folder to write to. Default: report/, in the given folder, or in the folder "
             "that contains all of them.",
+            metavar="DIR",
         ),
     ] = None,
     as_json: Json = False,

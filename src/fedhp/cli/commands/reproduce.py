@@ -6,11 +6,17 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedhp.cli.commands.dash import Dash, DashPort, live_page, suggest_dash
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
-from fedhp.cli.parameters import Jobs, Json, redirect_user_prints, say, table_console
+from fedhp.cli.parameters import (
+    Jobs,
+    Json,
+    argument,
+    option,
+    redirect_user_prints,
+    say,
+    table_console,
+)
 from fedhp.errors import combine_errors
 
 if TYPE_CHECKING:
@@ -21,41 +27,37 @@ WHAT = "fig1 ... fig7 | tables | all"
 
 def reproduce(
     what: Annotated[
-        list[str] | None,
-        typer.Argument(metavar=WHAT, help="Figures to reproduce. Default: all."),
+        list[str] | None, argument("Figures to reproduce. Default: all.", metavar=WHAT)
     ] = None,
     profile: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="quick (an hour on 2 cores), standard (5 hours) or paper (needs GPUs).",
+        option(
+            "quick (an hour on 2 cores), standard (5 hours) or paper (needs GPUs).", metavar="NAME"
         ),
     ] = "quick",
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Folder to write to or to continue. Default: runs/reproduce-PROFILE.",
             "--out",
             metavar="DIR",
-            help="Folder to write to or to continue. Default: runs/reproduce-PROFILE.",
         ),
     ] = None,
     changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="key=value", help="Change a setting in every run."),
+        list[str] | None, option("Change a setting in every run.", "--set", metavar="key=value")
     ] = None,
     files: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Folder with figN.toml and sets/. Default: the paper's own files.",
             "--files",
             metavar="DIR",
-            help="Folder with figN.toml and sets/. Default: the paper's own files.",
         ),
     ] = None,
     sets: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Only these data sets: emnist, mnist, cifar10, image100. Default: all.",
+        option(
+            "Only these data sets: emnist, mnist, cifar10, image100. Default: all.", metavar="NAMES"
         ),
     ] = None,
     jobs: Jobs = None,

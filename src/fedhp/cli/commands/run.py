@@ -55,7 +55,7 @@ def run(
 
             stop = StopRequest()
             activity.now("preparing the run")
-            started = start_run(settings, folder, resume=resume, source=str(experiment), stop=stop)
+            started = start_run(settings, folder, resume=resume, stop=stop)
         metric = started.prepared.task.metric_name
         label = settings.algorithm.name
         done, horizon = started.rounds_done(), settings.horizon

@@ -6,21 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fedhp.cli.parameters import Json, table_console
+from fedhp.cli.parameters import Json, argument, option, table_console
 
 
 def show(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, or a folder that contains runs.")
-    ],
+    run: Annotated[Path, argument("A run folder, or a folder that contains runs.", metavar="RUN")],
     round_index: Annotated[
-        int | None,
-        typer.Option("--round", metavar="N", help="Show what every worker did in this round."),
+        int | None, option("Show what every worker did in this round.", "--round", metavar="N")
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also save figures in this folder.")
+        Path | None, option("Also save figures in this folder.", metavar="DIR")
     ] = None,
     as_json: Json = False,
 ) -> None:

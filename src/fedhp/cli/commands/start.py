@@ -6,10 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedhp.cli.commands.compare import compare
-from fedhp.cli.parameters import Jobs, Json, Out, Overrides, Resume, say, suggest
+from fedhp.cli.parameters import Jobs, Json, Out, Overrides, Resume, argument, say, suggest
 from fedhp.errors import RunError
 
 
@@ -30,7 +28,7 @@ def demo(
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to create.")],
+    folder: Annotated[Path, argument("The folder to create.", metavar="FOLDER")],
 ) -> None:
     """Create a folder with an experiment, a model and an algorithm to start from."""
     from fedhp.files import make_folder, write_file

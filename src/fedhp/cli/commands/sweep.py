@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
@@ -18,7 +16,9 @@ from fedhp.cli.parameters import (
     Resume,
     Seeds,
     TrustedModules,
+    argument,
     choose_folder,
+    option,
     parse_seeds,
     redirect_user_prints,
     say,
@@ -26,7 +26,6 @@ from fedhp.cli.parameters import (
     trust_modules,
 )
 from fedhp.errors import combine_errors
-from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
     from fedhp.report.sweep import SweepResult
@@ -36,10 +35,10 @@ def sweep(
     experiment: ExperimentFile,
     settings: Annotated[
         list[str],
-        typer.Argument(
-            metavar="key=a,b,c",
-            help="Settings and their values, separated by commas. A setting with a single value "
+        argument(
+            "Settings and their values, separated by commas. A setting with a single value "
             "is the same in every run.",
+            metavar="key=a,b,c",
         ),
     ],
     seeds: Seeds = None,
@@ -49,7 +48,7 @@ def sweep(
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
-    figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
+    figures: Annotated[bool, option("Save the figure.")] = True,
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
@@ -64,6 +63,7 @@ def sweep(
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
+        from fedhp.config import Draft
         from fedhp.console.campaign import run_with_progress
         from fedhp.engine.runs.campaign import check_cells
         from fedhp.engine.runs.sweep import plan_sweep
@@ -72,19 +72,17 @@ def sweep(
 
         folder = choose_folder(out, experiment, resume=resume)
         plan = plan_sweep(
-            read_toml(experiment),
+            Draft.read(experiment),
             settings=settings,
             seeds=None if seeds is None else parse_seeds(seeds),
             out=folder,
-            source=str(experiment),
         )
         activity.now("checking the settings")
-        check_cells(plan.cells, resume=resume, source=str(experiment))
+        check_cells(plan.cells, resume=resume)
     logs = follow(folder, targets, per_worker=per_worker)
     with StopRequest() as stop, logs:
         errors = run_with_progress(
             plan.cells,
-            source=str(experiment),
             jobs=jobs,
             ray=ray,
             stop=stop,

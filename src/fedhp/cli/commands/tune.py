@@ -6,8 +6,6 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
 from fedhp.cli.parameters import (
     ExperimentFile,
@@ -20,6 +18,7 @@ from fedhp.cli.parameters import (
     TrustedModules,
     check_compared,
     choose_folder,
+    option,
     parse_seeds,
     redirect_user_prints,
     say,
@@ -28,7 +27,6 @@ from fedhp.cli.parameters import (
     trust_modules,
 )
 from fedhp.errors import combine_errors
-from fedhp.tables import read_toml
 
 if TYPE_CHECKING:
     from fedhp.report.tune import TuneResult
@@ -39,37 +37,31 @@ def tune(
     overrides: Overrides = None,
     algorithms: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST",
-            help="Algorithms, separated by commas. Settings that are given are fixed, "
+        option(
+            "Algorithms, separated by commas. Settings that are given are fixed, "
             "such as adpsgd:overlap=true, or have a range, such as adpsgd:steps=5..50. "
             "Default: compare.algorithms in the file.",
+            metavar="LIST",
         ),
     ] = None,
-    budget: Annotated[
-        int, typer.Option(metavar="N", help="Trials for each of the algorithms.")
-    ] = 20,
+    budget: Annotated[int, option("Trials for each of the algorithms.", metavar="N")] = 20,
     target: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="The accuracy that is to be reached soon, such as 0.9. "
+        option(
+            "The accuracy that is to be reached soon, such as 0.9. "
             "Default: the highest of evaluation.targets in the file.",
+            metavar="SHARE",
         ),
     ] = None,
-    tuning_seeds: Annotated[
-        str, typer.Option(metavar="LIST", help="The seeds of every trial.")
-    ] = "0-2",
-    seeds: Annotated[
-        str, typer.Option(metavar="LIST", help="The held-out seeds of the comparison.")
-    ] = "6-8",
+    tuning_seeds: Annotated[str, option("The seeds of every trial.", metavar="LIST")] = "0-2",
+    seeds: Annotated[str, option("The held-out seeds of the comparison.", metavar="LIST")] = "6-8",
     out: Out = None,
     resume: Resume = False,
     trust: TrustedModules = None,
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
-    figures: Annotated[bool, typer.Option(help="Save the figure.")] = True,
+    figures: Annotated[bool, option("Save the figure.")] = True,
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
@@ -91,13 +83,14 @@ def tune(
 
     with redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
+        from fedhp.config import Draft
         from fedhp.console.tune import tune_with_progress
         from fedhp.engine.runs.tune import Trial, check_tuning, plan_tuning
         from fedhp.report.labels import names_for
         from fedhp.report.tune import TuneResult, trial_words
 
         plan = plan_tuning(
-            read_toml(experiment),
+            Draft.read(experiment),
             overrides=overrides or [],
             algorithms=entries,
             budget=budget,
@@ -105,7 +98,6 @@ def tune(
             tuning_seeds=tuned_on,
             seeds=compared_on,
             out=choose_folder(out, experiment, resume=resume),
-            source=str(experiment),
         )
         activity.now("checking the settings")
         check_tuning(plan, resume=resume)

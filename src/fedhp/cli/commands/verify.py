@@ -7,9 +7,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fedhp.cli.parameters import Json, TrustedModules, redirect_user_prints, say, trust_modules
+from fedhp.cli.parameters import (
+    Json,
+    TrustedModules,
+    argument,
+    redirect_user_prints,
+    say,
+    trust_modules,
+)
 from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
@@ -25,9 +30,7 @@ class NotVerified(FedhpError):
 
 
 def verify(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a run over the network.")
-    ],
+    folder: Annotated[Path, argument("The folder of a run over the network.", metavar="DIR")],
     trust: TrustedModules = None,
     as_json: Json = False,
 ) -> None:

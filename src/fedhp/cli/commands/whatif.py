@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fedhp.cli.parameters import (
     Json,
     TrustedModules,
+    argument,
+    option,
     redirect_user_prints,
     table_console,
     trust_modules,
@@ -17,20 +17,17 @@ from fedhp.cli.parameters import (
 
 
 def whatif(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder; the run may be unfinished.")
-    ],
+    run: Annotated[Path, argument("A run folder; the run may be unfinished.", metavar="RUN")],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="key=value", help="Settings of the run to change."),
+        list[str] | None, argument("Settings of the run to change.", metavar="key=value")
     ] = None,
     planners: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "A planner such as fedhp:deadline=fill; may be repeated. "
+            "Default: FedHP and the algorithms it is compared with.",
             "--planner",
             metavar="VARIANT",
-            help="A planner such as fedhp:deadline=fill; may be repeated. "
-            "Default: FedHP and the algorithms it is compared with.",
         ),
     ] = None,
     trust: TrustedModules = None,

@@ -6,10 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from fedhp.cli.commands.coordinator import Certs, InsecureEtcd, LogFormat, Metrics, check_log_format
-from fedhp.cli.parameters import say, trust_modules
+from fedhp.cli.parameters import option, say, trust_modules
 from fedhp.errors import ConfigError, Interrupted, service_exit_codes
 from fedhp.tables import COMMAND_LINE
 
@@ -18,99 +16,85 @@ if TYPE_CHECKING:
 
 
 def worker(
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of this machine in its certificate.")
-    ],
+    name: Annotated[str, option("Name of this machine in its certificate.", metavar="NAME")],
     coordinator: Annotated[
-        str,
-        typer.Option(metavar="HOST:PORT", help="The coordinator, or several, separated by commas."),
+        str, option("The coordinator, or several, separated by commas.", metavar="HOST:PORT")
     ] = "",
     certs: Certs = Path("certs"),
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.npz",
-            help="Private samples: train on all of them, and on no others. They never leave this "
+        option(
+            "Private samples: train on all of them, and on no others. They never leave this "
             "machine.",
+            metavar="FILE.npz",
         ),
     ] = None,
     data_path: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Where this machine has the experiment's data set (data.path), "
+        option(
+            "Where this machine has the experiment's data set (data.path), "
             "which must be the same on all machines.",
+            metavar="PATH",
         ),
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The recorded world (world.trace), if it is emulated."),
+        Path | None, option("The recorded world (world.trace), if it is emulated.", metavar="FILE")
     ] = None,
     trust: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Let the coordinator's experiment use parts of this module; may be repeated.",
             metavar="MODULE",
-            help="Let the coordinator's experiment use parts of this module; may be repeated.",
         ),
     ] = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Address for peers; port 0 is any free port.")
+        str, option("Address for peers; port 0 is any free port.", metavar="HOST:PORT")
     ] = "0.0.0.0:0",
     advertise: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Address that peers connect to. Default: detected."),
+        str | None, option("Address that peers connect to. Default: detected.", metavar="HOST:PORT")
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Folder for the worker's models. Default: workers/NAME."
-        ),
+        option("Folder for the worker's models. Default: workers/NAME.", metavar="FOLDER"),
     ] = None,
     coordinator_name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name that the coordinator's certificate must have."),
+        str | None, option("Name that the coordinator's certificate must have.", metavar="NAME")
     ] = None,
     ha: Annotated[
         str | None,
-        typer.Option(
-            metavar="etcds://HOST:PORT,...", help="Look up the current coordinator in etcd."
-        ),
+        option("Look up the current coordinator in etcd.", metavar="etcds://HOST:PORT,..."),
     ] = None,
     insecure_etcd: InsecureEtcd = False,
     standby: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Also run a standby coordinator at this address; needs --ha.",
-        ),
+        option("Also run a standby coordinator at this address; needs --ha.", metavar="HOST:PORT"),
     ] = None,
     standby_name: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name in the standby's own certificate, which has the role coordinator. "
+        option(
+            "Name in the standby's own certificate, which has the role coordinator. "
             "Default: that of the worker, with -standby.",
+            metavar="NAME",
         ),
     ] = None,
     standby_advertise: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Address that others connect to, if not --standby."),
+        str | None, option("Address that others connect to, if not --standby.", metavar="HOST:PORT")
     ] = None,
     allow: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with the names of the machines that may connect to the standby. "
+        option(
+            "File with the names of the machines that may connect to the standby. "
             "Default: that of the coordinator.",
+            metavar="FILE",
         ),
     ] = None,
     give_up: Annotated[
         float | None,
-        typer.Option(
-            min=1.0,
-            metavar="SECONDS",
-            help="End with code 75 (try again later) after so long without a coordinator. "
+        option(
+            "End with code 75 (try again later) after so long without a coordinator. "
             "Default: 60 before it has joined, then never.",
+            metavar="SECONDS",
+            min=1.0,
         ),
     ] = None,
     metrics: Metrics = None,
@@ -128,11 +112,11 @@ def worker(
     form = check_log_format(log_format)
     start_handshake_log(json_lines=form == "json")
 
-    from fedhp.cluster.coordinator.leadership import (
+    from fedhp.cluster.coordinator.process.finders import leader_finder
+    from fedhp.cluster.coordinator.process.leadership import (
         CoordinatorProcessSettings,
         check_etcd,
         check_standby,
-        leader_finder,
         warn_of_plain_etcd,
     )
     from fedhp.cluster.ops import logs

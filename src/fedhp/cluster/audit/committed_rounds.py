@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline
+from fedhp.cluster.events import Began, Kind, Mixed, Reported, Trained
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
+from fedhp.exchange import Exchange, GroupAverage
+from fedhp.exchange.facts import from_facts, rule_in
 from fedhp.record.reader import RunReader
-from fedhp.types import FloatArray, GroupAverage, IntArray, LinkVerdict, WeightedMixing
+from fedhp.types import FloatArray, IntArray, LinkVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,17 @@ class CommittedRound:
     compute_time: FloatArray  # [N] s
     communication_time: FloatArray  # [N] s
     round_time: float
-    group: GroupAverage | None = None
-    weighted: WeightedMixing | None = None
+    exchange: Exchange | None = None  # None: a mixing, of which only the links are on record
     rule: str = ""  # of the mixing weights; histories of earlier releases do not have it
     during_transfer: IntArray | None = None  # [N] steps before a group average was there
     consensus: dict[int, str] = field(default_factory=dict)  # digests by worker
     restarted: tuple[int, ...] = ()  # workers that began again with the initial model
     back_to: Attempt | None = None  # everyone began with its model of that round
+
+    @property
+    def group(self) -> GroupAverage | None:
+        """The average over a tree, if there was one."""
+        return None if self.exchange is None else self.exchange.group
 
 
 def read_committed_rounds(timeline: RunTimeline) -> Iterator[CommittedRound]:
@@ -78,14 +85,12 @@ def _read_round(
     links = reader.table("links", round_index=index)
     used = np.array(links["used"], dtype=np.bool_)
     pairs = np.array([links["a"], links["b"]], dtype=np.int64).T.reshape(-1, 2)
-    reports = [event for event in term.events_of("report") if Attempt.from_facts(event) == attempt]
+    reports = [event for event in term.events_of(Reported) if Attempt.from_facts(event) == attempt]
     digests = {int(event["worker"]): str(event["digest"]) for event in reports}
     steps = np.array(workers["local_steps"], dtype=np.int64)
-    for worker, event in _worker_events(timeline, "trained", attempt):
+    for worker, event in _worker_events(timeline, Trained, attempt):
         steps[worker] = event["steps"]  # also of those whose report was never counted
-    began = next(
-        event for event in term.events_of("attempt") if Attempt.from_facts(event) == attempt
-    )
+    began = next(event for event in term.events_of(Began) if Attempt.from_facts(event) == attempt)
     during = np.zeros_like(steps)
     for event in reports:
         during[int(event["worker"])] = event.get("during", 0)
@@ -95,7 +100,7 @@ def _read_round(
         digests=digests,
         unreported={
             worker: str(event["digest"])
-            for worker, event in _worker_events(timeline, "mixed", attempt)
+            for worker, event in _worker_events(timeline, Mixed, attempt)
             if worker not in digests
         },
         lost={int(event["worker"]): tuple(event.get("lost", ())) for event in reports},
@@ -108,9 +113,8 @@ def _read_round(
         compute_time=_as_array(workers["compute_time"]),
         communication_time=_as_array(workers["communication_time"]),
         round_time=rows["round_time"][0],
-        group=_group_average(began["group"]) if "group" in began else None,
-        weighted=_weighted_mixing(began["weighted"]) if "weighted" in began else None,
-        rule=str(began.get("rule", "")),
+        exchange=from_facts(began),
+        rule=rule_in(began),
         during_transfer=during,
         consensus={
             int(event["worker"]): str(event["consensus"])
@@ -122,38 +126,14 @@ def _read_round(
     )
 
 
-def _group_average(facts: Event) -> GroupAverage:
-    """As the coordinator wrote it down."""
-    participants = np.array(facts["participants"], dtype=np.int64)
-    return GroupAverage(
-        participants=participants,
-        parents=np.array(facts["parents"], dtype=np.int64),
-        returning=np.isin(participants, facts["returning"]),
-        fragment=int(facts["fragment"]),
-        fragments=int(facts["fragments"]),
-        momentum=float(facts["momentum"]),
-        compression=str(facts["compression"]),
-    )
-
-
-def _weighted_mixing(facts: Event) -> WeightedMixing:
-    """As the coordinator wrote it down."""
-    return WeightedMixing(
-        links=np.array(facts["links"], dtype=np.int64).reshape(-1, 2),
-        weights=np.array(facts["weights"], dtype=np.float64),
-        own_weights=np.array(facts["own_weights"], dtype=np.float64),
-        push_sum=bool(facts["push_sum"]),
-    )
-
-
 def _worker_events(
-    timeline: RunTimeline, kind: str, attempt: Attempt
+    timeline: RunTimeline, kind: Kind, attempt: Attempt
 ) -> Iterator[tuple[int, Event]]:
     """Events of one kind that workers wrote about this attempt, with the worker's number."""
     for name, events in timeline.worker_events.items():
         if name in timeline.worker_numbers:
             for event in events:
-                if event["event"] == kind and Attempt.from_facts(event) == attempt:
+                if event["event"] == kind.event and Attempt.from_facts(event) == attempt:
                     yield timeline.worker_numbers[name], event
 
 

@@ -20,8 +20,22 @@ from fedhp.cluster.audit.timeline import (
     RunTimeline,
     read_timeline,
 )
-from fedhp.cluster.history import LEFT_OUT
+from fedhp.cluster.events import (
+    Advanced,
+    Began,
+    CaughtUp,
+    Committed,
+    Finished,
+    GaveUp,
+    LeftOut,
+    Mixed,
+    Ordered,
+    Reported,
+    Trained,
+    Waiting,
+)
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.exchange.facts import participants_in
 
 GRACE = 2.0  # s beyond a deadline
 ROUNDS_TO_RETURN = 2
@@ -57,8 +71,8 @@ def find_pauses(folder: Path) -> list[Pause]:
 def longest_pause(folder: Path) -> float:
     """Seconds of the longest time between two commits, or from the first order to a commit."""
     timeline = read_timeline(folder)
-    commits = [event["at"] for term in timeline.terms for event in term.events_of("commit")]
-    attempts = [event["at"] for term in timeline.terms for event in term.events_of("attempt")]
+    commits = [event["at"] for term in timeline.terms for event in term.events_of(Committed)]
+    attempts = [event["at"] for term in timeline.terms for event in term.events_of(Began)]
     moments = sorted([*commits, *attempts[:1]])
     return max((end - start for start, end in pairwise(moments)), default=0.0)
 
@@ -80,7 +94,7 @@ def every_round_is_committed_once(timeline: RunTimeline) -> Iterator[Violation]:
                 f"epoch {term.epoch} continued from ({resumed}), but ({last}) was committed",
                 term.at,
             )
-        for event in term.events_of("commit"):
+        for event in term.events_of(Committed):
             attempt = Attempt.from_facts(event)
             if attempt.round_index <= last.round_index:
                 yield Violation(
@@ -134,7 +148,7 @@ def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Iterator[Violat
     for name, events in timeline.worker_events.items():
         largest = 0
         for event in events:
-            if event["event"] != "order" or event.get("kind") not in ("work", "act"):
+            if event["event"] != Ordered.event or event.get("kind") not in ("work", "act"):
                 continue
             attempt = Attempt.from_facts(event)
             if attempt.epoch < largest:
@@ -157,7 +171,11 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
     start = timeline.dropped
     expected = {start.round_index + 1: start}
     expected |= {attempt.round_index + 1: attempt for attempt in timeline.committed}
-    groups = any("group" in event for term in timeline.terms for event in term.events_of("attempt"))
+    groups = any(
+        participants_in(event) is not None
+        for term in timeline.terms
+        for event in term.events_of(Began)
+    )
     counted = _counted_attempts(timeline) if groups else {}
     returns = _returns(timeline)
     for name, events in timeline.worker_events.items():
@@ -167,7 +185,7 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
         for event in events:
             if event["process"] != process:
                 current, process = INITIAL, event["process"]
-            if event["event"] in ("advanced", "caught_up"):
+            if event["event"] in (Advanced.event, CaughtUp.event):
                 current = Attempt.from_facts(event)
                 if current not in timeline.committed and current not in (INITIAL, start):
                     yield Violation(
@@ -175,7 +193,7 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
                         f"{name} took over {_model_of(current)}, which was not committed",
                         event["at"],
                     )
-            if event["event"] == "trained" and "turn" not in event and current is not None:
+            if event["event"] == Trained.event and "turn" not in event and current is not None:
                 attempt = Attempt.from_facts(event)
                 if groups:
                     undone = _undone_rounds(timeline, returns, attempt)
@@ -196,7 +214,7 @@ def _counted_attempts(timeline: RunTimeline) -> dict[str, list[Attempt]]:
     names = {worker: name for name, worker in timeline.worker_numbers.items()}
     counted: dict[str, list[Attempt]] = {}
     for term in timeline.terms:
-        for event in term.events_of("report"):
+        for event in term.events_of(Reported):
             attempt = Attempt.from_facts(event)
             if attempt in timeline.committed and int(event["worker"]) in names:
                 counted.setdefault(names[int(event["worker"])], []).append(attempt)
@@ -208,7 +226,7 @@ def _returns(timeline: RunTimeline) -> dict[Attempt, int]:
     return {
         Attempt.from_facts(event): int(Attempt.from_list(event["back_to"]).round_index)
         for term in timeline.terms
-        for event in term.events_of("attempt")
+        for event in term.events_of(Began)
         if "back_to" in event
     }
 
@@ -240,12 +258,12 @@ def averages_have_all_participants(timeline: RunTimeline) -> Iterator[Violation]
     none counts twice what a worker learned."""
     for term in timeline.terms:
         groups = {
-            Attempt.from_facts(event): set(event["group"]["participants"])
-            for event in term.events_of("attempt")
-            if "group" in event
+            Attempt.from_facts(event): participants
+            for event in term.events_of(Began)
+            if (participants := participants_in(event)) is not None
         }
         reports: dict[Attempt, dict[int, str]] = {}
-        for event in term.events_of("report"):
+        for event in term.events_of(Reported):
             by_worker = reports.setdefault(Attempt.from_facts(event), {})
             by_worker[int(event["worker"])] = str(event.get("consensus", ""))
         for attempt in sorted(groups.keys() & timeline.committed):
@@ -268,11 +286,11 @@ def every_report_counts_once(timeline: RunTimeline) -> Iterator[Violation]:
         counted: set[tuple[Attempt, int, int]] = set()
         over: set[Attempt] = set()
         for event in term.events:
-            if event["event"] in ("commit", "gave_up"):
+            if event["event"] in (Committed.event, GaveUp.event):
                 over.add(Attempt.from_facts(event))
-            if event["event"] == "commit" and event["reported"]:
+            if event["event"] == Committed.event and event["reported"]:
                 yield from _commit_names_counted_reports(event, counted)
-            if event["event"] != "report":
+            if event["event"] != Reported.event:
                 continue
             attempt, worker = Attempt.from_facts(event), int(event["worker"])
             key = attempt, worker, int(event.get("turn", 0))
@@ -314,10 +332,10 @@ def reports_have_the_digest_of_the_stored_model(timeline: RunTimeline) -> Iterat
         ]
         for name, events in timeline.worker_events.items()
         for event in events
-        if event["event"] == "mixed" and name in timeline.worker_numbers
+        if event["event"] == Mixed.event and name in timeline.worker_numbers
     }
     for term in timeline.terms:
-        for event in term.events_of("report"):
+        for event in term.events_of(Reported):
             attempt, worker = Attempt.from_facts(event), int(event["worker"])
             key = attempt, worker, int(event.get("turn", 0))
             if stored.get(key, event["digest"]) != event["digest"]:
@@ -331,7 +349,7 @@ def reports_have_the_digest_of_the_stored_model(timeline: RunTimeline) -> Iterat
 def commits_have_enough_reports(timeline: RunTimeline) -> Iterator[Violation]:
     """At least min_workers, or the commit says why not."""
     for term in timeline.terms:
-        for event in term.events_of("commit"):
+        for event in term.events_of(Committed):
             count, needed = len(event["reported"]), max(1, term.min_workers)
             if count < needed and not term.asynchronous and not event.get("why"):
                 yield Violation(
@@ -351,9 +369,9 @@ def attempts_end_by_their_deadline(timeline: RunTimeline) -> Iterator[Violation]
         ends = {
             Attempt.from_facts(event): float(event["at"])
             for event in term.events
-            if event["event"] in ("commit", "gave_up")
+            if event["event"] in (Committed.event, GaveUp.event)
         }
-        for event in term.events_of("attempt"):
+        for event in term.events_of(Began):
             attempt, start = Attempt.from_facts(event), float(event["at"])
             if timeline.asynchronous or attempt not in ends:
                 continue
@@ -374,20 +392,20 @@ def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Iterator[Violation
     for term in timeline.terms:
         end, allowed, deadline = None, 0.0, 0.0
         for event in term.events:
-            if event["event"] in ("commit", "gave_up"):
+            if event["event"] in (Committed.event, GaveUp.event):
                 end, allowed = float(event["at"]), 0.0
-            if event["event"] == LEFT_OUT:  # of the attempts in between
+            if event["event"] == LeftOut.event:  # of the attempts in between
                 end = None
-            if event["event"] == "waiting":
+            if event["event"] == Waiting.event:
                 allowed = deadline if event.get("late") else float(event.get("patience", 0.0))
-            if event["event"] in ("attempt", "finished") and end is not None:
+            if event["event"] in (Began.event, Finished.event) and end is not None:
                 start = float(event["at"])
                 waited = start - end - timeline.idle_seconds(term, end, start)
                 late = waited > allowed + GRACE
                 if late and not timeline.is_pause_announced(term, end, start):
                     yield Violation("pause", f"no attempt began for {waited:.1f} s", end)
                 end = None
-            if event["event"] == "attempt":
+            if event["event"] == Began.event:
                 deadline = float(event["deadline"])
 
 
@@ -398,7 +416,7 @@ def returning_workers_take_part_again(timeline: RunTimeline) -> Iterator[Violati
     attempts = sorted(
         (float(event["at"]), Attempt.from_facts(event).round_index, event["participants"])
         for term in timeline.terms
-        for event in term.events_of("attempt")
+        for event in term.events_of(Began)
     )
     for name, since in timeline.returns():
         worker, done = timeline.worker_numbers[name], timeline.last_committed_round(since)

@@ -24,9 +24,11 @@ from fedhp.cluster.audit.timeline import (
     missing_beginning,
 )
 from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
+from fedhp.cluster.events import Committed
 from fedhp.cluster.history import events_in, history_content
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import differences, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import UNFINISHED, new_folder, restrict, storage_errors, write_file
 from fedhp.record.store import RECORD_FILE, Store
@@ -222,7 +224,9 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
                 allowed="a record this program wrote, unchanged",
                 fix=COPY_AGAIN,
             )
-        experiment = to_tables(parse(tables, source=str(folder / RECORD_FILE), stored=True))
+        experiment = to_tables(
+            parse(tables, origins=Origins(str(folder / RECORD_FILE)), stored=True)
+        )
         changed = differences(previous[1], experiment) if previous else []
         if previous and changed:
             key, old, new = changed[0]
@@ -238,7 +242,7 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
 
 def _check_rounds(terms: Sequence[LeadershipTerm], rounds: int) -> None:
     for term in terms:
-        commits = (int(event["round"]) for event in term.events_of("commit"))
+        commits = (int(event["round"]) for event in term.events_of(Committed))
         indices = [term.resumed_from.round_index, *commits]
         wrong = [index for index in indices if not 0 <= index <= rounds]
         if wrong:
@@ -310,7 +314,7 @@ def _committing_epochs(terms: Sequence[LeadershipTerm]) -> dict[int, int]:
     all rounds before it in the same term, whose lines a power cut may have destroyed. Of several
     epochs the largest counts.
     """
-    committed = {Attempt.from_facts(event) for term in terms for event in term.events_of("commit")}
+    committed = {Attempt.from_facts(event) for term in terms for event in term.events_of(Committed)}
     committed |= {term.resumed_from for term in terms} - {INITIAL}
     start = {term.epoch: term.resumed_from.round_index for term in terms}
     rounds_by_epoch: dict[int, list[int]] = {}

@@ -11,23 +11,19 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.algorithms.pens import PENS
-from fedhp.algorithms.topology_checks import uses_topology
+from fedhp.algorithms.base import traits_of
 from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.timeline import RunTimeline
+from fedhp.cluster.events import CaughtUp, Joined
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.compression import row_digest
 from fedhp.cluster.worker.data import worker_experiment
-from fedhp.engine.arrivals import PAIR_STATE
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
-from fedhp.graph import (
-    directed_weights,
-    link_weights,
-    mixing_weights,
-    topology_from,
-    with_weights_of,
-)
+from fedhp.engine.shard.arrivals import PAIR_STATE
+from fedhp.exchange import DirectedMixing, NeighborMixing
+from fedhp.exchange.base import Part
+from fedhp.graph import topology_from, with_weights_of
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 
@@ -92,9 +88,9 @@ class RunReplayer:
         silent = [worker for worker in done.participants if worker not in done.digests]
         if len(self._unknown) == self._workers:
             return next(iter(self._unknown.values()))
-        if not done.has_all_links and done.weighted is None:
+        if not done.has_all_links and done.exchange is None:
             return "the record has only a selection of its links"
-        if done.scored and not isinstance(self._prepared.algorithm, PENS):
+        if done.scored and traits_of(self._prepared.algorithm).scoring is None:
             return "its peers were scored by an algorithm of your own"
         if done.attempt.round_index != self._last.round_index + 1:
             return f"there is no record of round {self._last.round_index + 1}"
@@ -122,7 +118,7 @@ class RunReplayer:
         joined = [
             name
             for name, events in self._timeline.worker_events.items()
-            if sum(event["event"] == "join" for event in events) > 1
+            if sum(event["event"] == Joined.event for event in events) > 1
         ]
         return f"{whose}: {', '.join(sorted(joined))} joined again" if joined else ""
 
@@ -225,7 +221,7 @@ class RunReplayer:
 
     def _have(self, workers: Collection[int], digests: Mapping[int, str]) -> bool:
         """Whether these workers have the models with these digests after the exchange."""
-        mixed = self._engine.shard.mixed
+        mixed = self._engine.shard.rows.mixed
         return all(
             self._digest(mixed[worker].cpu().numpy()) == digests[worker] for worker in workers
         )
@@ -235,10 +231,14 @@ class RunReplayer:
     ) -> list[set[int]]:
         """Mix by the weights of the plan. By worker: itself, and those whose models decided what
         it has now."""
-        rows = self._planned_rows(done, silent_links)
+        parts = self._planned_parts(done, silent_links)
         nothing = np.empty((0, 2), dtype=np.int64)
-        self._engine.shard.exchange(nothing, self._weights(done, rows), kernel="ordered")
-        heard = [{worker, *row} - set(done.lost.get(worker, ())) for worker, row in enumerate(rows)]
+        weights = self._weights(done, parts)
+        self._engine.shard.mixer.exchange(nothing, weights, kernel="ordered")
+        heard = [
+            {worker, *part.sources} - set(done.lost.get(worker, ()))
+            for worker, part in enumerate(parts)
+        ]
         for receiver, sender in done.links.tolist() if done.scored else ():
             heard[receiver].add(sender)
         return heard
@@ -248,7 +248,7 @@ class RunReplayer:
     ) -> list[tuple[tuple[int, int], ...]]:
         """Which links there may have been between workers that did not report, all of them first.
         They matter where a link concerns both ends."""
-        if done.directed or done.weighted is not None or len(silent) < 2:
+        if done.directed or done.exchange is not None or len(silent) < 2:
             return [()]
         planned = self._prepared.federation.topology_at(done.attempt.round_index)
         ends = set(silent)
@@ -258,15 +258,17 @@ class RunReplayer:
 
     # --- weights ---------------------------------------------------------------------------
 
-    def _weights(self, done: CommittedRound, planned: list[dict[int, float]]) -> csr_array:
+    def _weights(self, done: CommittedRound, parts: list[Part]) -> csr_array:
         """The weights by which every worker mixed, [N, N]; those of models that did not come
         are added to the worker's own, except with push-sum (worker/rounds.py)."""
-        rows = [dict(row) for row in planned]
-        push_sum = done.weighted is not None and done.weighted.push_sum
+        rows = [
+            {worker: part.own_weight, **dict(zip(part.sources, part.weights, strict=True))}
+            for worker, part in enumerate(parts)
+        ]
         for worker, lost in done.lost.items():
             row = rows[worker]
             missing = sum(row.pop(peer) for peer in sorted(lost) if peer in row)
-            if lost and not push_sum:
+            if lost and not parts[worker].push_sum:
                 row[worker] = row.get(worker, 0.0) + missing if len(row) > 1 else 1.0
         for worker in set(range(self._workers)) - set(done.participants):
             rows[worker] = {worker: 1.0}
@@ -279,34 +281,35 @@ class RunReplayer:
         shape = (self._workers, self._workers)
         return csr_array((np.array(weights), (np.array(owners), np.array(columns))), shape=shape)
 
-    def _planned_rows(
+    def _planned_parts(
         self, done: CommittedRound, silent_links: Sequence[tuple[int, int]]
-    ) -> list[dict[int, float]]:
-        """The weights of the plan, by worker."""
+    ) -> list[Part]:
+        """Whose models each worker mixed, by the weights of the plan."""
         algorithm = self._prepared.algorithm
-        if done.weighted is not None:
-            plan = done.weighted
-            return _rows(link_weights(plan.links, plan.weights, plan.own_weights))
+        traits = traits_of(algorithm)
+        if done.exchange is not None:
+            return done.exchange.parts(self._workers)
         lost = [(worker, peer) for worker, peers in done.lost.items() for peer in peers]
         if not done.directed:
             rule = done.rule or getattr(algorithm, "weights", "max_degree")
             links = (*done.links.tolist(), *lost, *silent_links)
             pairs = [tuple(sorted(pair)) for pair in links]
             topology = topology_from(self._workers, sorted(set(pairs)))
-            if getattr(algorithm, "changing_topology", False) and uses_topology(algorithm):
+            if traits.follows_changes and traits.uses_topology:
                 planned = self._prepared.federation.topology_at(done.attempt.round_index)
                 topology = with_weights_of(topology, planned)
-            return _rows(mixing_weights(topology, rule))
+            return NeighborMixing(topology, rule).parts(self._workers)
         if not done.scored:
-            return _rows(directed_weights(self._sources([*done.links.tolist(), *lost])))
-        assert isinstance(algorithm, PENS)
-        selected = self._engine.shard.score(
+            sources = self._sources([*done.links.tolist(), *lost])
+            return DirectedMixing(sources).parts(self._workers)
+        assert traits.scoring is not None
+        selected = self._engine.shard.mixer.score(
             self._sources(done.links.tolist()),
-            keep=algorithm.keep,
-            samples=algorithm.samples,
+            keep=traits.scoring.keep,
+            samples=traits.scoring.samples,
             round_index=done.attempt.round_index,
         )
-        return _rows(directed_weights(selected))
+        return DirectedMixing(selected).parts(self._workers)
 
     def _sources(self, links: list[list[int] | tuple[int, int]]) -> IntArray:
         """The peers whose models each worker took, rising, padded with -1, [N, M]."""
@@ -327,20 +330,19 @@ class RunReplayer:
             (float(event["at"]), name, str(event["peer"]), int(event.get("position", 0)))
             for name, events in self._timeline.worker_events.items()
             for event in events
-            if event["event"] == "caught_up" and Attempt.from_facts(event) == self._last
+            if event["event"] == CaughtUp.event and Attempt.from_facts(event) == self._last
         ]
         numbers = self._timeline.worker_numbers
         return ((numbers[name], numbers[peer], at) for _, name, peer, at in sorted(events))
 
     def _copy_model(self, worker: int, source: int, position: int) -> None:
-        """What is sent is the other's; the rest stays the worker's own, and the optimizer begins
-        again (learner.py). A worker that was started again may have lost its last position."""
+        """What is sent is the other's; the rest stays the worker's own, or begins again as it
+        declares (learner.py). A worker that was started again may have lost its last position."""
         layout = self._prepared.layout
         state = _copied(self._engine.state())
         if layout.position is not None:
             state["counters"][worker, layout.position] = position
-        state["models"][worker, layout.state] = 0.0
-        state["models"][worker, : layout.mixed] = state["models"][source, : layout.mixed]
+        layout.continue_from(state["models"][worker], state["models"][source, : layout.mixed])
         self._engine.load(state)
         self._unknown.pop(worker, None)
 
@@ -364,12 +366,3 @@ class RunReplayer:
 
 def _copied(state: Arrays) -> Arrays:
     return {name: rows.copy() for name, rows in state.items()}
-
-
-def _rows(matrix: csr_array) -> list[dict[int, float]]:
-    """The non-zero entries of a sparse matrix, row by row."""
-    rows = []
-    for start, stop in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
-        columns, values = matrix.indices[start:stop].tolist(), matrix.data[start:stop].tolist()
-        rows.append(dict(zip(columns, values, strict=True)))
-    return rows

@@ -7,7 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedhp.cluster.history import DROPPED, LEFT_OUT, read_history
+from fedhp.cluster.events import (
+    Advanced,
+    Began,
+    CaughtUp,
+    Committed,
+    Dropped,
+    Frozen,
+    Gone,
+    Joined,
+    Kind,
+    Lead,
+    Left,
+    LeftOut,
+    Ordered,
+    Paused,
+    Reported,
+    Resumed,
+    Waiting,
+)
+from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.errors import RunError
 
@@ -40,21 +59,21 @@ class LeadershipTerm:
     events: list[Event]
     participants: dict[Attempt, frozenset[int]]  # of every attempt that it began
 
-    def events_of(self, kind: str) -> Iterator[Event]:
+    def events_of(self, kind: Kind) -> Iterator[Event]:
         """The events of one kind."""
-        return (event for event in self.events if event["event"] == kind)
+        return (event for event in self.events if event["event"] == kind.event)
 
     def pauses(self) -> list[Pause]:
         """Its pauses that are over, in the order of their beginnings."""
         pauses: list[Pause] = []
         paused: Event | None = None
         for event in self.events:
-            if event["event"] == "paused":
+            if event["event"] == Paused.event:
                 paused = paused or event
-            elif event["event"] == "resumed" and paused is not None:
+            elif event["event"] == Resumed.event and paused is not None:
                 pauses.append(Pause(float(paused["at"]), float(event["at"]), str(paused["why"])))
                 paused = None
-            elif event["event"] == "frozen":
+            elif event["event"] == Frozen.event:
                 since, seconds = float(event["since"]), float(event["seconds"])
                 pauses.append(Pause(since, since + seconds, FROZEN))
         return sorted(pauses, key=lambda pause: pause.start)
@@ -85,7 +104,7 @@ class RunTimeline:
         ranges = [
             (int(event["epoch"]), int(event["round"]), int(event["first"]), int(event["last"]))
             for term in self.terms
-            for event in term.events_of(LEFT_OUT)
+            for event in term.events_of(LeftOut)
         ]
 
         def is_begun(attempt: Attempt) -> bool:
@@ -102,7 +121,7 @@ class RunTimeline:
         announced = [
             int(event["round"])
             for term in self.terms
-            for event in term.events_of("commit")
+            for event in term.events_of(Committed)
             if event["at"] <= moment
         ]
         resumed = [term.resumed_from.round_index for term in self.terms if term.at <= moment]
@@ -133,10 +152,10 @@ class RunTimeline:
         """Whether the coordinator said in this time that it waits, nobody knows how long: for
         workers, or (in a history that does not say when it went on) for its ledger."""
         needed = max(1, term.min_workers)
-        ended = any(True for _ in term.events_of("resumed"))
+        ended = any(True for _ in term.events_of(Resumed))
         return any(
-            (event["event"] == "paused" and not ended)
-            or (event["event"] == "waiting" and len(event["ready"]) < needed)
+            (event["event"] == Paused.event and not ended)
+            or (event["event"] == Waiting.event and len(event["ready"]) < needed)
             for event in term.events
             if start <= event["at"] <= end
         )
@@ -147,14 +166,14 @@ class RunTimeline:
         for name, events in self.worker_events.items():
             if name not in self.worker_numbers:
                 continue
-            joins = [event["at"] for event in self._events_about(name, "join")][1:]
+            joins = [event["at"] for event in self._events_about(name, Joined)][1:]
             woken = [
                 fault["at"]
                 for fault in self.faults
                 if fault["kind"] in ("cont", "heal") and name in _targets(fault)
             ]
-            orders = [event["at"] for event in events if event["event"] == "order"]
-            moments = {event["at"] for event in events if event["event"] == "caught_up"}
+            orders = [event["at"] for event in events if event["event"] == Ordered.event]
+            moments = {event["at"] for event in events if event["event"] == CaughtUp.event}
             for moment in (*joins, *woken):
                 moments.update([at for at in orders if at > moment][:1])
             returns.extend((name, float(at)) for at in sorted(moments))
@@ -166,16 +185,16 @@ class RunTimeline:
         gone = any(
             worker in event["workers"] and start <= event["at"] <= end
             for term in self.terms
-            for event in term.events_of("gone")
+            for event in term.events_of(Gone)
         )
-        left = any(start <= event["at"] <= end for event in self._events_about(name, "leave"))
+        left = any(start <= event["at"] <= end for event in self._events_about(name, Left))
         hit = any(name in _targets(fault) and start <= fault["at"] <= end for fault in self.faults)
         processes = {
             event["process"] for event in self.worker_events[name] if start <= event["at"] <= end
         }
         return gone or left or hit or len(processes) > 1
 
-    def _events_about(self, name: str, kind: str) -> Iterator[Event]:
+    def _events_about(self, name: str, kind: Kind) -> Iterator[Event]:
         worker = self.worker_numbers[name]
         for term in sorted(self.terms, key=lambda term: term.at):
             yield from (event for event in term.events_of(kind) if event["worker"] == worker)
@@ -201,17 +220,17 @@ def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline
     faults: list[Event] = []
     dropped = INITIAL
     for file, events in histories:
-        gaps = [Attempt.from_facts(event) for event in events if event["event"] == DROPPED]
+        gaps = [Attempt.from_facts(event) for event in events if event["event"] == Dropped.event]
         dropped = max([dropped, *gaps], key=lambda attempt: attempt.round_index)
         kinds = {event["event"] for event in events}
         if "fault" in kinds:
             faults.extend(events)
-        elif "lead" in kinds:
+        elif Lead.event in kinds:
             terms.extend(_terms(events, file.parent))
         elif kinds:
             worker_events.setdefault(str(events[0]["who"]), []).extend(events)
     terms.sort(key=lambda term: (term.epoch, term.at))
-    announced = {Attempt.from_facts(event) for term in terms for event in term.events_of("commit")}
+    announced = {Attempt.from_facts(event) for term in terms for event in term.events_of(Committed)}
     begun = {attempt for term in terms for attempt in term.participants}
     unannounced = {term.resumed_from for term in terms} & begun - announced
     ends = {attempt.round_index: attempt for attempt in sorted(announced | unannounced)}
@@ -222,7 +241,7 @@ def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline
         {
             str(event["name"]): int(event["worker"])
             for term in terms
-            for event in term.events_of("join")
+            for event in term.events_of(Joined)
         },
         committed=frozenset(announced | unannounced),
         unannounced=frozenset(unannounced),
@@ -241,7 +260,7 @@ def _known(timeline: RunTimeline) -> RunTimeline:
         if not {"epoch", "round", "attempt"} <= event.keys():
             return True
         # Which model a worker has now is known from the line that says it took it over.
-        taken_over = event["event"] in ("advanced", "caught_up")
+        taken_over = event["event"] in (Advanced.event, CaughtUp.event)
         return int(event["round"]) + taken_over > dropped.round_index
 
     terms = [
@@ -289,12 +308,12 @@ def final_digests(histories: Iterable[Path]) -> dict[str, str]:
     latest: dict[int, str] = {}
     for file in histories:
         for event in read_history(file):
-            if event["event"] == "join":
+            if event["event"] == Joined.event:
                 names[event["worker"]] = event["name"]
-            if event["event"] not in ("report", "commit"):
+            if event["event"] not in (Reported.event, Committed.event):
                 continue
             key = (event["round"], event["epoch"], event["attempt"])
-            if event["event"] == "report":
+            if event["event"] == Reported.event:
                 reported.setdefault(key, {})[event["worker"]] = event["digest"]
                 latest[event["worker"]] = event["digest"]
             elif key > last:
@@ -311,7 +330,7 @@ def _targets(fault: Event) -> list[str]:
 def _terms(events: Iterable[Event], folder: Path) -> Iterator[LeadershipTerm]:
     term: LeadershipTerm | None = None
     for event in events:
-        if event["event"] == "lead":
+        if event["event"] == Lead.event:
             if term is not None:
                 yield term
             term = LeadershipTerm(
@@ -328,7 +347,7 @@ def _terms(events: Iterable[Event], folder: Path) -> Iterator[LeadershipTerm]:
             )
         elif term is not None:
             term.events.append(event)
-            if event["event"] == "attempt":
+            if event["event"] == Began.event:
                 workers = frozenset(map(int, event["participants"]))
                 term.participants[Attempt.from_facts(event)] = workers
     if term is not None:

@@ -17,6 +17,7 @@ import tomli_w
 from fedhp.cluster.audit.committed_rounds import CommittedRound, read_committed_rounds
 from fedhp.cluster.audit.replay import RunReplayer
 from fedhp.cluster.audit.timeline import RunTimeline, missing_beginning, read_timeline
+from fedhp.cluster.events import SetupNoted
 from fedhp.components import parts_of_record
 from fedhp.config import Experiment, parse, to_tables
 from fedhp.errors import RunError
@@ -142,7 +143,7 @@ def _private_workers(timeline: RunTimeline) -> tuple[int, ...]:
     said = {
         int(event["worker"])
         for term in timeline.terms
-        for event in term.events_of("setup")
+        for event in term.events_of(SetupNoted)
         if event["private"]
     }
     return tuple(sorted(said))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedhp.cluster.coordinator.group_checks import Norms, norms_of
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.setup import SetupPart
 from fedhp.cluster.protocol.succession import Leadership, Line
 from fedhp.config import Experiment, differences, parse, to_tables
 from fedhp.errors import RunError
+
+# By worker and by fragment: what it brings, and what was usual while it gathered that.
+Norms = dict[int, tuple[tuple[float, float], ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,14 @@ class CommittedState:
     def check_experiment(self, experiment: Experiment) -> None:
         """Refuse to continue with other settings."""
         check_same_settings(to_tables(self.experiment), experiment)
+
+
+def norms_of(facts: Mapping[str, Sequence[Sequence[float]]]) -> Norms:
+    """Norms that were stored as JSON."""
+    return {
+        int(worker): tuple((norm, usual) for norm, usual in pairs)
+        for worker, pairs in facts.items()
+    }
 
 
 def check_same_settings(started_with: Mapping[str, Any], experiment: Experiment) -> None:

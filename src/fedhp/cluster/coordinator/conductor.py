@@ -46,7 +46,7 @@ class AttemptVerdict(StrEnum):
 
 @dataclass(slots=True)
 class Member:
-    """What is known about one worker; only the Conductor changes it."""
+    """What is known about one worker."""
 
     worker: int
     name: str
@@ -64,6 +64,48 @@ class Member:
     punctual: int = 0  # reports in time since the last miss
     slow: int = 0  # rounds in a row in which it was far slower than the others
     suspended_to: int = 0  # it takes part in no round up to this one
+
+    def poll(self, *, models: tuple[Attempt, ...], step_time: float = 0.0, now: float) -> None:
+        """It asks for an order, with the models it holds; step_time 0: not measured."""
+        self.models, self.seen = models, now
+        self.step_measured(step_time)
+
+    def beat(self, phase: str, now: float) -> None:
+        """A sign of life. A member that left must join again first."""
+        if self.left:
+            raise Refused("joined", f"{self.name} is not a member: join again")
+        self.seen, self.phase = max(now, self.seen), phase
+
+    def step_measured(self, seconds: float) -> None:
+        """How long one local step takes; 0 means that it was not measured."""
+        if seconds > 0:
+            self.step_time = seconds
+
+    def reported(self, *, accuracy: float, now: float) -> None:
+        """A report of this member was accepted; accuracy is NaN where nothing was tested."""
+        if math.isfinite(accuracy):
+            self.accuracy = accuracy
+        self.seen = now
+
+    def leave(self) -> None:
+        """It leaves, by its own decision or the operator's."""
+        self.left = True
+
+    def readmit(self) -> None:
+        """It may join again, and starts with a clean sheet."""
+        self.removed, self.misses, self.slow, self.suspended_to = "", 0, 0, 0
+
+    def was_punctual(self) -> None:
+        """It reported in time; misses are forgiven one by one, and slowly."""
+        self.punctual += 1
+        self.slow = 0
+        if self.punctual >= REPORTS_TO_FORGIVE:
+            self.punctual, self.misses = 0, max(0, self.misses - 1)
+
+    def was_slow(self) -> bool:
+        """It reported, but far later than the others; whether that counts as a miss now."""
+        self.slow += 1
+        return self.slow >= SLOW_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +145,16 @@ class RunningAttempt(Generic[T]):
     sealed: bool = False  # it is being committed: a report that comes now is late
     required: frozenset[int] = frozenset()  # without the reports of these it cannot be committed
     failed: dict[int, Failure] = field(default_factory=dict)  # by worker that says so
+
+    def release(self, worker: int) -> None:
+        """Nobody waits for the report of this worker."""
+        if worker in self.awaited:
+            self.awaited.discard(worker)
+            self.participants -= {worker}
+
+    def hurry(self, deadline: float) -> None:
+        """It ends at this time at the latest."""
+        self.deadline = min(self.deadline, deadline)
 
 
 class Conductor(Generic[T]):
@@ -148,63 +200,23 @@ class Conductor(Generic[T]):
             raise Refused("sender", f"a later process of {name} has joined already")
         if incarnation > member.incarnation and self.running is not None:
             # Its earlier process took what it knew of this attempt with it.
-            self._stop_waiting(self.running, member.worker)
+            self.running.release(member.worker)
         member.address, member.incarnation, member.models = address, incarnation, models
         member.seen, member.left, member.draining, member.phase = now, False, False, "joined"
         member.step_time = step_time
         return member
-
-    def poll(
-        self, member: Member, *, models: tuple[Attempt, ...], step_time: float = 0.0, now: float
-    ) -> None:
-        """A member asks for an order, with the models it holds; step_time 0: not measured."""
-        member.models, member.seen = models, now
-        self.step_measured(member, step_time)
-
-    def beat(self, member: Member, phase: str, now: float) -> None:
-        """A sign of life. A member that left must join again first."""
-        if member.left:
-            raise Refused("joined", f"{member.name} is not a member: join again")
-        member.seen, member.phase = max(now, member.seen), phase
-
-    def step_measured(self, member: Member, seconds: float) -> None:
-        """How long one local step takes; 0 means that it was not measured."""
-        if seconds > 0:
-            member.step_time = seconds
-
-    def reported(self, member: Member, *, accuracy: float, now: float) -> None:
-        """A report of this member was accepted; accuracy is NaN where nothing was tested."""
-        if math.isfinite(accuracy):
-            member.accuracy = accuracy
-        member.seen = now
-
-    def drain(self, member: Member) -> None:
-        """It is to leave after its present round."""
-        member.draining = True
-
-    def leave(self, member: Member) -> None:
-        """It leaves, by its own decision or the operator's."""
-        member.left = True
 
     def remove(self, member: Member, why: str) -> None:
         """It is out of the run at once, and stays out until it is allowed again."""
         member.removed, member.left = why, True
         self.release(member)
 
-    def readmit(self, member: Member) -> None:
-        """It may join again, and starts with a clean sheet."""
-        member.removed, member.misses, member.slow, member.suspended_to = "", 0, 0, 0
-
-    def replace_process(self, member: Member) -> None:
-        """Another machine has the name: its processes need not be later by its clock."""
-        member.incarnation = 0
-
     def release(self, member: Member) -> bool:
         """Nobody waits for its report in the running attempt; whether somebody did."""
         running = self.running
         if running is None or running.sealed or member.worker not in running.awaited:
             return False
-        self._stop_waiting(running, member.worker)
+        running.release(member.worker)
         return True
 
     def loses_report(self, name: str, *, incarnation: int) -> bool:
@@ -290,18 +302,6 @@ class Conductor(Generic[T]):
             member.suspended_to = self.committed.round_index + 1 + rounds
         return rounds
 
-    def punctual(self, member: Member) -> None:
-        """It reported in time; misses are forgiven one by one, and slowly."""
-        member.punctual += 1
-        member.slow = 0
-        if member.punctual >= REPORTS_TO_FORGIVE:
-            member.punctual, member.misses = 0, max(0, member.misses - 1)
-
-    def slow(self, member: Member) -> bool:
-        """It reported, but far later than the others; whether that counts as a miss now."""
-        member.slow += 1
-        return member.slow >= SLOW_ROUNDS
-
     def end_suspensions(self, now: float) -> list[Member]:
         """Without them there are too few: all that are put aside may take part again."""
         suspended = [
@@ -352,11 +352,6 @@ class Conductor(Generic[T]):
             required=frozenset(required),
         )
         return attempt
-
-    def hurry(self, deadline: float) -> None:
-        """The running attempt ends at this time at the latest."""
-        if self.running is not None:
-            self.running.deadline = min(self.running.deadline, deadline)
 
     def report(self, worker: int, attempt: Attempt, body: T, *, now: float = 0.0) -> None:
         """A participant's report counts once, and only for the running attempt."""
@@ -495,11 +490,6 @@ class Conductor(Generic[T]):
         self.members[member.worker] = self._by_name[member.name] = member
         self.members = dict(sorted(self.members.items()))
         return member
-
-    def _stop_waiting(self, running: RunningAttempt[T], worker: int) -> None:
-        if worker in running.awaited:
-            running.awaited.discard(worker)
-            running.participants -= {worker}
 
     def _is_alive(self, worker: int, now: float) -> bool:
         member = self.members.get(worker)

@@ -18,25 +18,20 @@ from pathlib import Path
 import grpc.aio
 import numpy as np
 
+from fedhp.cluster import events
+from fedhp.cluster.coordinator.attempts.deadlines import attempt_pause
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
-from fedhp.cluster.coordinator.deadlines import attempt_pause
+from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.link_estimates import SURVEY_SECONDS
-from fedhp.cluster.coordinator.round_planner import PlannedRound, RoundPlanner
+from fedhp.cluster.coordinator.members.admission import BY_OPERATOR
+from fedhp.cluster.coordinator.members.setup_checks import parts_of_this_machine
+from fedhp.cluster.coordinator.phase import STOP_SECONDS
+from fedhp.cluster.coordinator.planning.planning import averages_in_groups, is_asynchronous
+from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
-from fedhp.cluster.coordinator.setup_checks import SetupChecks, parts_of_this_machine
-from fedhp.cluster.coordinator.state import (
-    BY_OPERATOR,
-    STOP_SECONDS,
-    CoordinatorState,
-    Phase,
-    averages_in_groups,
-    create_planner,
-    is_asynchronous,
-)
-from fedhp.cluster.coordinator.turn_planner import TurnPlanner
+from fedhp.cluster.coordinator.state import CoordinatorState, LeadingProcess
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
@@ -45,8 +40,6 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.service_methods import COORDINATOR_SERVICE, ServiceMethods
-from fedhp.cluster.protocol.succession import extended
-from fedhp.cluster.security.name_bindings import NameBindings
 from fedhp.cluster.security.renewal import AnyIdentity, ExpiryWatch, renewable
 from fedhp.cluster.security.tls import AllowList, server_credentials
 from fedhp.config import Experiment
@@ -105,9 +98,9 @@ class Coordinator:
     def stopped(self) -> str:
         """Why an operator ended the run before its last round; empty if nobody did."""
         state = self.state
-        if state is None or state.round_index >= state.stop_condition.last_round:
+        if state is None or state.phase.has_all_rounds(state.round_index):
             return ""
-        return state.stopping
+        return state.phase.stopping
 
     async def run(self) -> None:
         """Serve until the run is finished. Raises Deposed when another coordinator leads."""
@@ -127,7 +120,7 @@ class Coordinator:
                 await rounds.commit()
                 service = CoordinatorService(
                     CoordinatorHandlers(state),
-                    state.allowed,
+                    state.admission.allowed,
                     renewable(self.settings.identity),
                     address=self.address,
                     expiry=self.settings.expiry,
@@ -154,23 +147,25 @@ class Coordinator:
                 await asyncio.gather(*tasks, return_exceptions=True)
             await self._say_goodbye(state, rounds)
         except asyncio.CancelledError:
-            if self.state is not None and self.state.phase is not Phase.FINISHED:
+            if self.state is not None and not self.state.phase.is_finished:
                 try:
-                    self.state.record.finish("interrupted", stopped=self.state.stopping)
+                    stopped = self.state.phase.stopping
+                    self.state.context.record.finish("interrupted", stopped=stopped)
                 except StorageFull as error:  # what was committed counts, not this word
                     LOG.warning("the record does not say that it was interrupted: %s", error)
             raise
         finally:
             await server.stop(grace=0.5)
             if self.state is not None:
-                self.state.record.close()
+                self.state.context.record.close()
             self.history.close()
 
     async def _learn_own_setup(self, state: CoordinatorState) -> None:
         """Find out what this machine has, while the workers prepare themselves."""
-        if state.setups.awaits_own:
+        if state.members.setups.awaits_own:
             folders = self.settings.folders or ()
-            state.own_setup_known(await parts_of_this_machine(self.settings.experiment, folders))
+            parts = await parts_of_this_machine(self.settings.experiment, folders)
+            state.members.own_setup_known(parts)
 
     async def _lead(self) -> CoordinatorState:
         """Take the lead, and continue from what is committed."""
@@ -184,70 +179,30 @@ class Coordinator:
             committed = CommittedState.from_bytes(content)
             committed.check_experiment(experiment)
             committed.check_place(self.ledger.place(), moved=self.settings.moved)
-            committed = self._resumed(committed)
-        asynchronous = is_asynchronous(experiment)
-        settings = ConductorSettings(
-            workers=experiment.workers,
-            min_workers=experiment.cluster.min_workers,
-            suspect_after=experiment.cluster.suspect_after,
-            dead_after=experiment.cluster.dead_after,
-            asynchronous=asynchronous,
-            groups=averages_in_groups(experiment),
-            hearing=BEATS_TO_HEAR * experiment.cluster.beat,
-        )
-        conductor: Conductor[wire.RoundReport] = Conductor(
-            settings, epoch=epoch, committed=committed.attempt
-        )
-        conductor.restore(committed.members)
-        for name in committed.removed:
-            member = conductor.by_name(name)
-            if member is not None:
-                conductor.remove(member, BY_OPERATOR)
-        allowed = self.settings.allowed
-        if allowed.names is None and committed.allowed is not None:
-            LOG.info("no --allow is given: the allow-list of the last coordinator counts")
-            allowed = AllowList.of(committed.allowed)
-        planner = None
-        if committed.model_bytes:
-            planner = create_planner(
-                experiment, model_bytes=committed.model_bytes, packed=committed.planner
-            )
-        self.state = state = CoordinatorState(
+            committed = self._resumed(replace(committed, experiment=experiment))
+        conductor = _conductor(committed, epoch=epoch)
+        asynchronous = conductor.settings.asynchronous
+        context = LeaderContext(
             experiment,
-            run=committed.run,
-            conductor=conductor,
-            planner=planner,
-            model_bytes=committed.model_bytes,
+            conductor,
             record=RunRecordWriter.open(self.settings.folder, committed, asynchronous=asynchronous),
             history=self.history,
-            leads=self.ledger.leads,
-            bytes_sent=committed.bytes_sent,
-            ended=committed.ended,
-            allowed=allowed,
-            stopped=committed.stopped,
-            informed=committed.informed,
-            digests=committed.digests,
-            bindings=NameBindings(committed.certificates),
-            leaders=extended(committed.leaders, epoch, start=committed.attempt),
-            place=self.ledger.place(),
-            versions=committed.versions,
-            norms=committed.norms,
-            checkpoints=committed.checkpoints,
-            setups=SetupChecks(
-                committed.setup,
-                private=committed.private,
-                awaits_own=self.settings.folders is not None and not committed.setup,
-            ),
         )
+        process = LeadingProcess(
+            leads=self.ledger.leads,
+            place=self.ledger.place(),
+            allowed=self.settings.allowed,
+            compares=self.settings.folders is not None,
+        )
+        self.state = state = CoordinatorState(context, committed, process)
         self.history.note(
-            "lead",
-            {
-                "run": committed.run,
-                "epoch": epoch,
-                "stand": committed.attempt.to_list(),
-                "min_workers": settings.min_workers,
-                "asynchronous": asynchronous,
-            },
+            events.Lead(
+                committed.run,
+                epoch,
+                stand=committed.attempt.to_list(),
+                min_workers=conductor.settings.min_workers,
+                asynchronous=asynchronous,
+            )
         )
         return state
 
@@ -269,27 +224,51 @@ class Coordinator:
         One that took over a run that was over already has seen nobody: it waits for all members
         that do not know it yet, since they look for a coordinator.
         """
-        began, over_before = time.monotonic(), not state.has_begun
-        known = set(state.informed)
+        members, began, over_before = state.members, time.monotonic(), not state.phase.has_begun
+        known = set(members.informed)
         while True:
-            waited = time.monotonic() - began
+            now = time.monotonic()
+            expected = members.expected_back(now)
             most = MISSED_SECONDS if over_before else limits.POLL_SECONDS
-            if not state.expected_back() and not (over_before and state.uninformed()):
+            if not expected and not (over_before and members.uninformed()):
                 break
-            if waited > (JOINED_SECONDS if over_before and state.expected_back() else most):
+            if now - began > (JOINED_SECONDS if over_before and expected else most):
                 break
-            await state.wait_for_change(CHECK_SECONDS)
-        waiting = ", ".join(sorted(member.name for member in state.uninformed()))
+            await state.context.round_loop.wait(CHECK_SECONDS)
+        waiting = ", ".join(sorted(member.name for member in members.uninformed()))
         if waiting:
             LOG.warning(
                 "the run is over, but these workers have not said that they know it: %s; those "
                 "that still run wait until a coordinator of this run is started again",
                 waiting,
             )
-        if state.informed != known:
+        if members.informed != known:
             with contextlib.suppress(Deposed, TimeoutError):
                 async with asyncio.timeout(LAST_COMMIT_SECONDS):
                     await rounds.commit()
+
+
+def _conductor(committed: CommittedState, *, epoch: int) -> Conductor[wire.RoundReport]:
+    """The round protocol, with the members of the coordinators before."""
+    experiment = committed.experiment
+    settings = ConductorSettings(
+        workers=experiment.workers,
+        min_workers=experiment.cluster.min_workers,
+        suspect_after=experiment.cluster.suspect_after,
+        dead_after=experiment.cluster.dead_after,
+        asynchronous=is_asynchronous(experiment),
+        groups=averages_in_groups(experiment),
+        hearing=BEATS_TO_HEAR * experiment.cluster.beat,
+    )
+    conductor: Conductor[wire.RoundReport] = Conductor(
+        settings, epoch=epoch, committed=committed.attempt
+    )
+    conductor.restore(committed.members)
+    for name in committed.removed:
+        member = conductor.by_name(name)
+        if member is not None:
+            conductor.remove(member, BY_OPERATOR)
+    return conductor
 
 
 class CoordinatorRoundLoop:
@@ -303,12 +282,12 @@ class CoordinatorRoundLoop:
         *,
         folder: Path,
     ) -> None:
-        self.state = state
+        self.state, self.context, self.phase = state, state.context, state.phase
+        self.history = state.context.history
         self.folder = folder
         self.experiment = state.experiment
         self.ledger = ledger
         self.on_round = on_round
-        self._surveyed = False
         self._last: CommittedState | None = None  # as the ledger has it
         self._committing = asyncio.Lock()
         self._vain_tries = 0  # to write, although there was space
@@ -316,250 +295,247 @@ class CoordinatorRoundLoop:
 
     async def run(self) -> None:
         """Rounds until all are done, a condition is reached or an operator stops the run."""
-        state = self.state
-        state.start()
-        one_round = self._round_of_turns if state.asynchronous else self._round
+        state, phase = self.state, self.phase
+        phase.start()
+        one_round = self._round_of_turns if self.context.asynchronous else self._round
         stopping = asyncio.create_task(self._commit_stop())
         removing = asyncio.create_task(self._commit_removals())
         try:
-            while state.round_index < state.stop_condition.last_round and not state.stopping:
-                state.has_begun = True
+            while not phase.has_all_rounds(state.round_index) and not phase.stopping:
+                phase.has_begun = True
                 await one_round()
-            if state.stop_requested.is_set():
+            if phase.stop_requested.is_set():
                 await stopping
         finally:
             for task in (stopping, removing):
                 task.cancel()
             await asyncio.gather(stopping, removing, return_exceptions=True)
-        await self._write(state.finish)
+        await self._write(self._finish)
+
+    def _finish(self) -> None:
+        """The run ends here: with all its rounds, by a condition, or because it was stopped."""
+        phase, last = self.phase, self.state.round_index
+        ended = phase.has_all_rounds(last)
+        self.context.record.finish(
+            "finished" if ended else "interrupted",
+            reached=phase.stop_condition.reason,
+            stopped="" if ended else phase.stopping,
+        )
+        phase.finish(last)
+        self.history.note(events.Finished(last, phase.why))
+        self.context.round_loop.notify()
+        self.context.waiting.wake_all()
 
     async def _commit_stop(self) -> None:
         """Make an operator's stop durable at once: the round takes a while, and whoever takes over
         in the meantime must not go on."""
-        state = self.state
-        await state.stop_requested.wait()
+        phase = self.phase
+        await phase.stop_requested.wait()
         async with self._committing:
             assert self._last is not None
-            await self._commit(replace(self._last, stopped=state.stopping))
-        state.history.note("stopped", {"why": state.stopping})
-        state.stop_committed.set()
+            await self._commit(replace(self._last, stopped=phase.stopping))
+        self.history.note(events.Stopped(phase.stopping))
+        phase.stop_committed.set()
 
     async def _commit_removals(self) -> None:
         """Make the operator's removals durable at once: whoever takes over must know them."""
-        state = self.state
+        admission = self.state.admission
         while True:
-            await state.removals_changed.wait()
+            await admission.removals_changed.wait()
             async with self._committing:
-                state.removals_changed.clear()
+                admission.removals_changed.clear()
                 assert self._last is not None
-                names, members = state.removed_names(), state.named_members()
+                names, members = admission.removed_names(), self.state.members.named()
                 await self._commit(replace(self._last, removed=names, members=members))
-            if not state.removals_changed.is_set():
-                state.removals_committed.set()
+            if not admission.removals_changed.is_set():
+                admission.removals_committed.set()
 
     async def _round(self) -> None:
         """One attempt at the next round."""
         await self._hold_back()
-        participants = self.state.chosen(await self._gather())
-        if self.state.stopping:
+        attempts = self.state.attempts
+        participants = attempts.chosen(await self._gather())
+        if self.phase.stopping:
             return
-        planner = self.state.planner
-        assert isinstance(planner, RoundPlanner)
-        await self._survey(participants, planner)
-        planned = await self._plan(participants, planner)
-        await self._write(self.state.history.flush)
+        await self._survey(participants)
+        planned = await self._plan(participants)
+        await self._write(self.history.flush)
         started = time.monotonic()
         attempt = self._order(participants, planned, started)
         reports = await self._collect(attempt, started)
         if reports is None:
             return
-        record = planner.finish(planned, reports, seconds=self.state.round_seconds)
-        self.state.judge_losses(attempt, reports)
+        planner, seconds = self.state.planning.rounds, attempts.deadlines.last_round
+        record = planner.finish(planned, reports, seconds=seconds)
+        attempts.groups.judge_losses(attempt, reports)
         await self._commit_round(record, attempt, reported=sorted(reports))
 
     async def _round_of_turns(self) -> None:
         """A round of an asynchronous algorithm: as many turns as there are members."""
-        state, coming = self.state, self.state.round_index + 1
+        attempts, coming = self.state.attempts, self.state.round_index + 1
         await self._gather()
-        if state.stopping:
+        if self.phase.stopping:
             return
         reach("coordinator.planning", coming)
-        planner = state.planner
-        assert isinstance(planner, TurnPlanner)
-        await self._write(state.history.flush)
+        await self._write(self.history.flush)
         started = time.monotonic()
-        attempt = state.begin_turns()
+        attempt = attempts.begin_turns()
         reach("coordinator.ordering", coming)
-        state.waiting.wake_all()
+        self.context.waiting.wake_all()
         reach("coordinator.gathering", coming)
-        while not planner.is_complete([member.worker for member in state.alive()]):
-            if state.stopping:
+        while not attempts.turns.is_complete(time.monotonic()):
+            if self.phase.stopping:
                 break
             await self._wait()
-        seconds = time.monotonic() - started
-        state.end_turns(seconds=seconds)
-        record = planner.finish(round_index=coming, seconds=seconds)
+        now = time.monotonic()
+        attempts.turns.end_round(seconds=now - started, now=now)
+        planner = self.state.planning.turns
+        record = planner.finish(round_index=coming, seconds=now - started)
         await self._commit_round(record, attempt, reported=[])
 
     async def _hold_back(self) -> None:
         """Attempts at one round follow each other more and more slowly."""
         until = time.monotonic() + attempt_pause(self.state.conductor.tries)
-        while (left := until - time.monotonic()) > 0 and not self.state.stopping:
-            self.state.supervise()
-            await self.state.wait_for_change(min(left, CHECK_SECONDS))
+        while (left := until - time.monotonic()) > 0 and not self.phase.stopping:
+            await self._wait(min(left, CHECK_SECONDS))
 
-    async def _wait(self) -> None:
+    async def _wait(self, seconds: float = CHECK_SECONDS) -> None:
         """Until something changes, or it is time for another look."""
-        self.state.supervise()
-        await self.state.wait_for_change(CHECK_SECONDS)
+        self.state.members.supervise(time.monotonic())
+        await self.context.round_loop.wait(seconds)
 
     # --- the steps of a round --------------------------------------------------------------
 
     async def _gather(self) -> list[int]:
         """The workers of the next attempt: all of them, or enough of them after a while."""
         state, wanted = self.state, self.experiment.workers
+        members, groups, catch_up = state.members, state.attempts.groups, state.catch_up
+        least = self.experiment.cluster.min_workers
         started, noted = time.monotonic(), False
-        waiting: dict[str, object]
-        patience = self.experiment.cluster.gather if state.round_seconds == 0 else 0.0
-        while not state.stopping:
-            aside = state.left_aside()
-            ready = [
-                member.worker
-                for member in state.conductor.ready(time.monotonic())
-                if np.isfinite(member.step_time)
-                and state.has_usual_model(member)
-                and state.setups.is_agreed(member.worker)
-                and member.worker not in aside
-            ]
-            waited = time.monotonic() - started
-            enough = len(ready) >= max(1, self.experiment.cluster.min_workers)
+        timed = state.attempts.deadlines.last_round > 0
+        patience = 0.0 if timed else self.experiment.cluster.gather
+        while not self.phase.stopping:
+            now = time.monotonic()
+            aside = groups.left_aside()
+            ready = members.ready(now, without=aside)
+            waited, enough = now - started, len(ready) >= max(1, least)
             if not enough and aside:
-                state.end_left_aside()
+                groups.end_left_aside()
                 continue
-            if not enough and state.conductor.end_suspensions(time.monotonic()):
-                state.wake_behind()
+            if not enough and state.conductor.end_suspensions(now):
+                catch_up.wake_behind()
                 continue
             complete = len(ready) + len(aside) == wanted or (enough and waited >= patience)
-            if complete and state.settle_setup(ready):
+            if complete and members.settle_setup(ready):
                 continue  # some of them may differ
             if complete:
-                state.settle_model_size(ready)
-            if complete and state.planner is not None:
-                late = state.late_members()
-                state.proceed()
-                if not late or waited >= patience + state.catch_up_seconds(late):
-                    state.waited_for(late, ready=ready)
+                state.planning.settle_model_size(ready)
+            if complete and state.planning.planner is not None:
+                late = catch_up.late_members(now)
+                self.phase.proceed()
+                if not late or waited >= patience + catch_up.seconds(late, now=now):
+                    catch_up.waited_for(late, ready=ready)
                     return ready
-                waiting = {"ready": ready, "late": [member.worker for member in late]}
+                waiting = events.Waiting(ready=ready, late=[member.worker for member in late])
             else:
-                why = (
-                    f"{len(ready)} of {wanted} workers are ready; "
-                    f"at least {self.experiment.cluster.min_workers} are needed"
-                )
-                if state.setups.awaits_own:
+                why = f"{len(ready)} of {wanted} workers are ready; at least {least} are needed"
+                if members.setups.awaits_own:
                     why += "; this machine still reads its own data, to compare it with theirs"
-                elif state.setups.refused:
-                    names = ", ".join(sorted(state.setups.refused))
+                elif members.setups.refused:
+                    names = ", ".join(sorted(members.setups.refused))
                     why += f"; refused, since they have another setup: {names}"
-                state.wait_for_workers(why)
-                waiting = {"why": why, "ready": ready, "patience": patience}
+                self.phase.wait_for_workers(why, round_index=state.round_index)
+                waiting = events.Waiting(why, ready, patience)
             if not noted:
                 noted = True
-                state.history.note("waiting", waiting)
-            if state.history.waits_for_space:
-                await self._write(state.history.flush)
+                self.history.note(waiting)
+            if self.history.waits_for_space:
+                await self._write(self.history.flush)
             await self._wait()
         return []
 
-    async def _survey(self, participants: list[int], planner: RoundPlanner) -> None:
+    async def _survey(self, participants: list[int]) -> None:
         """Have links timed before the first plan, once, if none was timed yet."""
-        wanted = self.experiment.cluster.probe_bytes > 0 and not planner.links.known()
-        if self._surveyed or not wanted or len(participants) < 2:
+        survey = self.state.survey
+        if not survey.is_due(participants):
             return
-        self._surveyed = True
-        state, started = self.state, time.monotonic()
-        survey = state.begin_survey(participants)
-        while not survey.is_over([member.worker for member in state.alive()]):
-            if state.stopping or time.monotonic() - started > SURVEY_SECONDS:
-                break
+        survey.begin(participants, time.monotonic())
+        self.phase.why = "the links are being timed"
+        while not self.phase.stopping and not survey.is_over(time.monotonic()):
             await self._wait()
-        state.end_survey(seconds=time.monotonic() - started)
+        self.phase.why = ""
+        survey.end(time.monotonic())
 
-    async def _plan(self, participants: list[int], planner: RoundPlanner) -> PlannedRound:
+    async def _plan(self, participants: list[int]) -> NetworkRound:
         """Ask the algorithm, in a thread: it may take a while."""
+        planning, attempts = self.state.planning, self.state.attempts
         coming = self.state.round_index + 1
         reach("coordinator.planning", coming)
         present = np.isin(np.arange(self.experiment.workers), participants)
-        self.state.settle_versions(participants)
-        restarted = self.state.restarting()
+        attempts.groups.settle_versions(participants)
         return await asyncio.to_thread(
-            planner.plan,
+            planning.rounds.plan,
             coming,
             present,
-            self.state.step_times(),
-            restarted=restarted,
-            epoch_steps=self.state.epoch_steps(),
-            avoid=self.state.avoided_links(),
-            grouped=not self.state.goes_without_group(),
+            planning.step_times(),
+            restarted=attempts.groups.restarting(),
+            epoch_steps=planning.epoch_steps(),
+            avoid=attempts.avoided_links(time.monotonic()),
+            grouped=not attempts.goes_without_group(),
         )
 
-    def _order(self, participants: list[int], planned: PlannedRound, started: float) -> Attempt:
+    def _order(self, participants: list[int], planned: NetworkRound, started: float) -> Attempt:
         """Begin an attempt; the workers that wait get their orders."""
-        attempt = self.state.begin_attempt(
-            planned,
-            participants,
-            started=started,
-            deadline=self.state.deadlines.deadline(slowest=planned.slowest, middle=planned.middle),
-        )
+        attempt = self.state.attempts.begin(planned, participants, started=started)
         reach("coordinator.ordering", attempt.round_index)
-        self.state.waiting.wake(participants)
+        self.context.waiting.wake(participants)
         return attempt
 
     async def _collect(
         self, attempt: Attempt, started: float
     ) -> dict[int, wire.RoundReport] | None:
         """Wait for the reports of an attempt; None if it had to be given up."""
-        state = self.state
+        conductor, attempts = self.state.conductor, self.state.attempts
         reach("coordinator.gathering", attempt.round_index)
         noted: list[int] = []
         hurried = False
         while True:
             now = time.monotonic()
-            if state.stopping and not hurried:
+            if self.phase.stopping and not hurried and conductor.running is not None:
                 hurried = True
-                state.conductor.hurry(now + STOP_SECONDS)
-            verdict = state.conductor.verdict(now)
-            if verdict is AttemptVerdict.COMMIT and hurried and state.conductor.overdue(now):
+                conductor.running.hurry(now + STOP_SECONDS)
+            verdict = conductor.verdict(now)
+            if verdict is AttemptVerdict.COMMIT and hurried and conductor.overdue(now):
                 verdict = AttemptVerdict.GIVE_UP  # who is late would be left with an older model
-            if verdict is AttemptVerdict.COMMIT and state.dispute_results():
+            if verdict is AttemptVerdict.COMMIT and attempts.groups.dispute_results():
                 verdict = AttemptVerdict.GIVE_UP
             if verdict is not AttemptVerdict.WAIT:
                 break
-            gone = state.gone(now)
+            gone = self.state.members.gone(now)
             if gone != noted:
                 noted = gone
-                state.history.note("gone", {"workers": gone})
+                self.history.note(events.Gone(gone))
             await self._wait()
         if verdict is AttemptVerdict.GIVE_UP:
-            if state.give_up_attempt(attempt):
+            if attempts.give_up(attempt, now=now):
                 await self.commit()  # whoever takes over goes back, too
             return None
-        return state.seal_attempt(seconds=time.monotonic() - started)
+        return attempts.seal(started=started, now=now)
 
     async def _commit_round(
         self, record: RoundRecord, attempt: Attempt, *, reported: list[int]
     ) -> None:
         """Write the round into the record, then make it count."""
         reach("coordinator.committing", record.round_index)
-        self.state.stop_condition.is_last(record)  # is committed together with the round
-        await self._write(self.state.history.flush)
-        await self._write(lambda: self.state.record.write(record))
+        self.phase.stop_condition.is_last(record)  # is committed together with the round
+        await self._write(self.history.flush)
+        await self._write(lambda: self.context.record.write(record))
         await self.commit(attempt)
-        self.state.attempt_committed(attempt, reported=reported)
-        self.state.accuracy_tested(record.accuracy)
+        self.state.attempts.committed(attempt, reported=reported)
+        self.state.attempts.accuracy_tested(record.accuracy)
         reach("coordinator.committed", record.round_index)
         self.on_round(record)
-        self.state.wake_behind()
+        self.state.catch_up.wake_behind()
 
     async def commit(self, attempt: Attempt | None = None) -> None:
         """Make the state durable with this attempt; without a majority wait for one."""
@@ -567,7 +543,7 @@ class CoordinatorRoundLoop:
             await self._commit(self.state.committed_state(attempt))
 
     async def _commit(self, committed: CommittedState) -> None:
-        state, content = self.state, committed.to_bytes()
+        content = committed.to_bytes()
         self._needed = ROUND_BYTES + 4 * len(content)  # with the journals of two databases
         while True:
             try:
@@ -584,7 +560,7 @@ class CoordinatorRoundLoop:
             else:
                 self._last = committed
                 self._continue()
-                state.why = ""
+                self.phase.why = ""
                 return
 
     # --- pauses ----------------------------------------------------------------------------
@@ -608,25 +584,24 @@ class CoordinatorRoundLoop:
         self._vain_tries += 1
         if self._vain_tries > WRITE_TRIES:
             raise error
-        await self._pause(self.state.why if self.state.is_interrupted else error.problem)
+        await self._pause(self.phase.why if self.phase.is_interrupted else error.problem)
 
     async def _pause(self, why: str) -> None:
         """Do nothing for a moment; the first one says why in the log and the history."""
-        state = self.state
-        if not state.is_interrupted:
+        if not self.phase.is_interrupted:
             LOG.warning("paused: %s", why)
-            state.history.note("paused", {"why": why})
-        state.pause(why)
-        state.supervise()
+            self.history.note(events.Paused(why))
+        self.phase.pause(why)
+        self.state.members.supervise(time.monotonic())
         await asyncio.sleep(RETRY_SECONDS)
 
     def _continue(self) -> None:
         """Something was written: the pause, if there was one, is over."""
         self._vain_tries = 0
-        if self.state.is_interrupted:
-            self.state.resume()
+        if self.phase.is_interrupted:
+            self.phase.resume()
             LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
-            self.state.history.note("resumed", {"round": self.state.round_index + 1})
+            self.history.note(events.Resumed(self.state.round_index + 1))
 
 
 async def note_freezes(history: History) -> None:
@@ -646,7 +621,7 @@ async def note_freezes(history: History) -> None:
                 "processes took the CPU",
                 seconds,
             )
-            history.note("frozen", {"since": since, "seconds": seconds})
+            history.note(events.Frozen(since, seconds))
 
 
 def _announce_attack(state: CoordinatorState) -> None:

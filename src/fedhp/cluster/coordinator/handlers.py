@@ -10,11 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhp.cluster.coordinator import dial_back, orders
+from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
-from fedhp.cluster.coordinator.dial_back import IpAddress
+from fedhp.cluster.coordinator.members import dial_back
+from fedhp.cluster.coordinator.members.admission import BY_OPERATOR
+from fedhp.cluster.coordinator.members.dial_back import IpAddress
+from fedhp.cluster.coordinator.phase import STOP_SECONDS, Phase
 from fedhp.cluster.coordinator.reachability import broken_links_on_wire
-from fedhp.cluster.coordinator.state import BY_OPERATOR, STOP_SECONDS, CoordinatorState, Phase
+from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
@@ -29,7 +32,6 @@ from fedhp.cluster.protocol.message_checks import (
 )
 from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.protocol.versions import installed
-from fedhp.seeds import Purpose, generator
 
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
 MOST_HELPERS = 8  # peers offered to a worker that is behind
@@ -57,17 +59,16 @@ class CoordinatorHandlers:
 
     def join(self, name: str, request: wire.JoinRequest) -> wire.JoinReply:
         """A worker joins, for the first time or again."""
-        member = self.state.member_joined(name, request)
+        member = self.state.members.join(name, request, now=time.monotonic())
         return wire.JoinReply(
             run=self.state.run,
             epoch=self.state.conductor.epoch,
             worker=member.worker,
-            experiment=self.state.record.experiment_text,
+            experiment=self.state.context.record.experiment_text,
             beat_seconds=self.state.experiment.cluster.beat,
-            key=self.state.keys[name],
+            key=self.state.attempts.work.keys[name],
             leaders=[leader.to_wire() for leader in self.state.leaders],
             committed=self.state.conductor.committed.to_wire(),
-            reports_with_next=True,
         )
 
     def member(self, name: str) -> Member:
@@ -83,50 +84,53 @@ class CoordinatorHandlers:
     async def next(self, member: Member, request: wire.NextRequest) -> wire.Order:
         """Something to do, at the latest after limits.POLL_SECONDS. A later call of the same
         member ends this one with Refused."""
-        self.state.member_polled(member, request)
-        until = time.monotonic() + limits.POLL_SECONDS
-        with self.state.waiting.begin(member.worker) as wait:
+        members, now = self.state.members, time.monotonic()
+        members.poll(member, request, now=now)
+        until = now + limits.POLL_SECONDS
+        with self.state.context.waiting.begin(member.worker) as wait:
             while True:
-                self.state.check_setup(member)
-                order = self._order(member)
-                left = until - time.monotonic()
+                members.check_setup(member)
+                order = self._order(member, now)
+                left = until - now
                 if not order.HasField("wait") or left <= 0:
                     return order
                 try:
                     await wait.until_changed(left)
                 except asyncio.CancelledError:
-                    self.state.call_broke_off(member)
+                    self.state.reachability.closed(member, time.monotonic())
                     raise
+                now = time.monotonic()
 
-    def _order(self, member: Member) -> wire.Order:
+    def _order(self, member: Member, now: float) -> wire.Order:
         state, conductor = self.state, self.state.conductor
+        phase, attempts = state.phase, state.attempts
         order = wire.Order(
             epoch=conductor.epoch, committed=conductor.committed.to_wire(), token=state.token
         )
         if conductor.settings.groups:
-            order.own.CopyFrom(state.own_version(member).to_wire())
-            kept = state.checkpoints.versions_of(member.worker)
+            order.own.CopyFrom(attempts.groups.own_version(member).to_wire())
+            kept = attempts.groups.checkpoints.versions_of(member.worker)
             order.keep.extend(version.to_wire() for version in kept)
         if not state.leads():
             order.wait.why = "this coordinator does not lead any more"
             return order
-        drained = member.draining and member.worker not in state.work_orders
-        if state.phase is Phase.FINISHED or drained or member.removed:
-            state.member_dismissed(member)
-            order.finished.why = member.removed or state.why or "drained"
+        drained = member.draining and member.worker not in attempts.work.orders
+        if phase.is_finished or drained or member.removed:
+            state.members.dismiss(member)
+            order.finished.why = member.removed or phase.why or "drained"
             order.finished.removed = bool(member.removed)
             return order
-        if conductor.status(member, time.monotonic()) is MemberStatus.SUSPENDED:
+        if conductor.status(member, now) is MemberStatus.SUSPENDED:
             order.wait.why = (
                 f"put aside up to round {member.suspended_to}: the others waited for it in vain"
             )
             return order
         if not conductor.holds(member):
-            holders = self._holders(member)
+            holders = state.catch_up.holders(member, now=now)
             if holders:
-                state.catch_up_ordered(member)
+                state.catch_up.order(member)
                 order.catch_up.peers.extend(
-                    state.addresses.address(
+                    attempts.work.addresses.address(
                         holder,
                         member,
                         TicketPurpose.COMMITTED,
@@ -135,92 +139,96 @@ class CoordinatorHandlers:
                     )
                     for holder in holders[:MOST_HELPERS]
                 )
-                order.catch_up.digests.extend(state.committed_digests())
+                order.catch_up.digests.extend(attempts.digests.wanted())
                 if state.experiment.exchange.robust != "none":
                     order.catch_up.compare = COMPARED_MODELS
                 return order
-            state.waiting.waits_for_model(member.worker)
-        if state.survey is not None and state.survey.wanted(member.worker):
+            state.context.waiting.waits_for_model(member.worker)
+        survey = state.survey.links
+        if survey is not None and survey.wanted(member.worker):
             order.survey.CopyFrom(
                 orders.survey_order(
-                    state.survey,
+                    survey,
                     member.worker,
                     conductor.members,
-                    addresses=state.addresses,
+                    addresses=attempts.work.addresses,
                     attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
                 )
             )
             return order
         running = conductor.running
-        if running is not None and state.phase is not Phase.PAUSED:
-            if state.asynchronous:
-                order.act.CopyFrom(self._turn_order(member, running.attempt))
+        if running is not None and phase.current is not Phase.PAUSED:
+            if state.context.asynchronous:
+                order.act.CopyFrom(self._turn_order(member, running.attempt, now))
                 return order
-            work = state.work_orders.get(member.worker)
+            work = attempts.work.orders.get(member.worker)
             if work is not None and member.worker in running.awaited:
-                state.work_ordered(member, steps=work.local_steps)
+                attempts.work.give(member.worker, steps=work.local_steps, now=now)
                 order.work.CopyFrom(work)
                 return order
-        order.wait.why = state.why or "for the others"
-        if not state.has_usual_model(member):
+        order.wait.why = phase.why or "for the others"
+        if not state.planning.has_usual_model(member):
             order.wait.why = "its model has another size than those of the others"
         return order
 
-    def _turn_order(self, member: Member, attempt: Attempt) -> wire.Act:
+    def _turn_order(self, member: Member, attempt: Attempt, now: float) -> wire.Act:
         """A turn mostly ends in the next round: that one decides whether its model is tested."""
-        state = self.state
-        turn = state.turn_of(member, round_index=attempt.round_index)
-        state.work_ordered(member, steps=turn.action.local_steps)
+        state, attempts = self.state, self.state.attempts
+        turn = attempts.turns.turn_of(member, round_index=attempt.round_index, now=now)
+        attempts.work.give(member.worker, steps=turn.action.local_steps, now=now)
         return orders.turn_order(
             turn,
             Attempt(state.conductor.epoch, turn.round_index, 1),
             state.conductor.members,
-            addresses=state.addresses,
-            evaluation=state.evaluation_plan(min(turn.round_index + 1, state.experiment.rounds)),
+            addresses=attempts.work.addresses,
+            evaluation=attempts.evaluation_plan(min(turn.round_index + 1, state.experiment.rounds)),
             deadline=max(TURN_DEADLINE, state.experiment.cluster.least_deadline),
         )
 
     def expected(self, member: Member) -> ExpectedReport:
         """What a report of this member must belong to, or Refused if none is expected."""
-        running, turn = self.state.conductor.running, self.state.turns.get(member.worker)
+        running, work = self.state.conductor.running, self.state.attempts.work
+        turn = work.turns.get(member.worker)
         if turn is not None:  # a turn counts whenever it ends
             attempt = Attempt(self.state.conductor.epoch, turn.round_index, 1)
         elif running is not None:
             attempt = running.attempt
         else:
             raise Refused("attempt", "no attempt is running: it was given up, or is over")
-        return ExpectedReport(attempt, self.state.named_peers.get(member.worker, frozenset()))
+        return ExpectedReport(attempt, work.peers_of(member.worker))
 
     def report(self, member: Member, report: wire.RoundReport) -> None:
         """What a member measured; Refused if it is not as expected."""
-        self.state.late_report(member, report)
+        state, expects_shares = self.state, self.state.experiment.task.name == "classification"
+        state.attempts.digests.late_report(member, report)
         expected = self.expected(member)
         check_report(
             report,
-            workers=self.state.experiment.workers,
+            workers=state.experiment.workers,
             worker=member.worker,
             attempt=expected.attempt,
             asked=expected.peers,
-            most_bytes=self.state.largest_transfer,
-            metric=SHARE if self.state.counts_shares else ANY_METRIC,
+            most_bytes=state.planning.largest_transfer,
+            metric=SHARE if expects_shares else ANY_METRIC,
         )
-        self.state.member_reported(member, report)
+        state.attempts.report(member, report, now=time.monotonic())
 
     def beat(self, member: Member, phase: str) -> wire.BeatReply:
         """A member is alive."""
         now, conductor = time.monotonic(), self.state.conductor
-        conductor.beat(member, phase, now)
+        members, admission = self.state.members, self.state.admission
+        member.beat(phase, now)
         running = conductor.running
         attempt = running.attempt if running is not None else conductor.committed
         return wire.BeatReply(
             epoch=conductor.epoch,
             round=attempt.round_index,
             attempt=attempt.number,
-            gone=self.state.gone(now),
-            leave=self.state.must_leave(member),
-            barred=self.state.barred,
-            readmitted=self.state.readmitted,
-            pardoned=self.state.pardoned,
+            gone=members.gone(now),
+            leave=members.must_leave(member),
+            barred=admission.barred,
+            readmitted=admission.readmitted,
+            pardoned=admission.pardoned,
             token=self.state.token,
         )
 
@@ -249,7 +257,8 @@ class CoordinatorHandlers:
             raise Refused("removed", f"{name} was removed: {own.removed}")
         self.state.dial_backs.admit(name)
         target = await dial_back.caller_address(advertised, source)
-        testers = [member.name for member in self.state.alive() if member.name != name]
+        alive = self.state.conductor.alive(time.monotonic())
+        testers = [member.name for member in alive if member.name != name]
         testers = testers[:: -(-len(testers) // dial_back.TESTERS) or 1]
         reply = wire.DialBackReply(address=str(target))
         if testers:
@@ -262,11 +271,11 @@ class CoordinatorHandlers:
     def leave(self, name: str, request: wire.LeaveRequest) -> None:
         """A member leaves; or it has carried out the last order that it got, perhaps as one that
         was silent for long meanwhile, or was drained."""
-        member = self.state.conductor.by_name(name)
-        if request.finished and member is not None and self.state.was_dismissed(member):
-            self.state.member_finished(member)
+        member, members = self.state.conductor.by_name(name), self.state.members
+        if request.finished and member is not None and members.was_dismissed(member):
+            members.finished(member)
         else:
-            self.state.member_left(self.member(name), request.why)
+            members.leave(self.member(name), request.why)
 
     def status(self) -> wire.StatusReply:
         """The run and its members, for an operator."""
@@ -276,20 +285,20 @@ class CoordinatorHandlers:
             epoch=state.conductor.epoch,
             round=state.round_index,
             rounds=state.experiment.rounds,
-            state=state.phase,
-            why=one_line(state.why),
+            state=state.phase.current,
+            why=one_line(state.phase.why),
             versions=installed(),
             clock=time.time(),
-            round_seconds=state.round_seconds,
+            round_seconds=state.attempts.deadlines.last_round,
         )
         broken = state.reachability.broken(round_index=state.round_index)
         reply.broken.extend(broken_links_on_wire(broken))
         reply.broken_links = len(broken)
-        reply.warnings.extend(state.warnings.on_wire())
+        reply.warnings.extend(state.context.warnings.on_wire())
         for worker in sorted(state.conductor.members):
             member = state.conductor.members[worker]
-            status = state.status_of(member)
-            work = state.work_orders.get(worker)
+            status = state.members.status_of(member, now=now)
+            work = state.attempts.work.orders.get(worker)
             reply.members.add(
                 worker=worker,
                 name=member.name,
@@ -308,7 +317,8 @@ class CoordinatorHandlers:
         """Carry out an operator's command; what is going to happen, in words."""
         what = request.WhichOneof("what")
         if what == "stop":
-            self.state.stop("stopped by the operator")
+            self.state.phase.stop("stopped by the operator")
+            self.state.context.round_loop.notify()
             return (
                 f"the run ends after round {self.state.round_index + 1}, "
                 f"or in {STOP_SECONDS:g} s if that takes longer"
@@ -320,37 +330,22 @@ class CoordinatorHandlers:
             names = ", ".join(sorted(member.name for member in members))
             raise Refused("member", f"there is no worker {name}; there are {names or 'none'}")
         if what == "drain":
-            self.state.drain(member)
+            self.state.members.drain(member, now=time.monotonic())
             return f"{name} leaves after this round, or in {STOP_SECONDS:g} s if that takes longer"
         if what == "remove":
-            self.state.remove(member, BY_OPERATOR)
+            self.state.admission.remove(member, BY_OPERATOR)
             return f"{name} is removed; to let it in again: fedhp cluster allow {name}"
-        self.state.allow(member)
+        self.state.admission.allow(member, now=time.monotonic())
         return f"{name} may join and send again, also from another machine"
 
     async def stop_is_durable(self) -> bool:
         """Whether a stop is part of the committed state, after a short wait if need be."""
-        return await _is_set_soon(self.state.stop_committed)
+        return await _is_set_soon(self.state.phase.stop_committed)
 
     async def removal_is_durable(self) -> bool:
         """Whether a removal, or its end, is part of the committed state, after a short wait."""
-        over = self.state.phase is Phase.FINISHED  # nobody takes over any more
-        return over or await _is_set_soon(self.state.removals_committed)
-
-    def _holders(self, member: Member) -> list[Member]:
-        """Other members that hold the committed model, in an order that nobody's numbers decide:
-        who says that its links are fast could choose what others continue from."""
-        holders = [
-            other
-            for other in self.state.alive()
-            if other.worker != member.worker and self.state.conductor.holds(other)
-        ]
-        # Others have caught up, or their report never came: then their model may be refused.
-        wanted, digests = set(self.state.committed_digests()), self.state.digests
-        holders = [other for other in holders if digests.get(other.worker) in wanted] or holders
-        keys = self.state.round_index, member.worker
-        drawn = generator(self.state.experiment.seed, Purpose.HELPERS, *keys)
-        return [holders[index] for index in drawn.permutation(len(holders))]
+        over = self.state.phase.is_finished  # nobody takes over any more
+        return over or await _is_set_soon(self.state.admission.removals_committed)
 
 
 async def _is_set_soon(event: asyncio.Event) -> bool:

@@ -7,11 +7,11 @@ what lasts is shown by `fedhp cluster status` and the metrics.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -36,7 +36,7 @@ SILENT = (MemberStatus.SUSPECT, MemberStatus.DEAD)
 CALL_AGAIN_SECONDS = 1.0  # for a member whose call broke off: alive, it calls again
 CLOSED = "its connection closed"
 REPLACED = "its process ended without leaving; another one joined"
-Note: TypeAlias = Callable[[str, Mapping[str, object]], None]
+Note: TypeAlias = Callable[[events.Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LinkFailure:
     since: int  # round of the first failure
     last: int  # round of the last one
     failures: int = 1
-    at: float = 0.0  # when it failed last, by time.monotonic()
+    at: float = 0.0  # when it failed last
 
 
 class Reachability:
@@ -89,6 +89,7 @@ class Reachability:
         *,
         members: Mapping[int, Member],
         round_index: int,
+        now: float,
     ) -> None:
         """A member says which of its links worked in this round."""
         for link in links:
@@ -96,7 +97,7 @@ class Reachability:
                 # A probe has little time, and is made while the others train.
                 if link.lost in NOT_BROKEN or (link.probe and link.lost == "deadline"):
                     continue
-                self._failed(member, link, members=members, round_index=round_index)
+                self._failed(member, link, members=members, round_index=round_index, now=now)
             elif self._broken:
                 failure = self._broken.pop((member.worker, link.worker), None)
                 if failure is not None:
@@ -121,7 +122,7 @@ class Reachability:
 
     def _lose(self, member: Member, why: str, note: Note) -> None:
         self._lost.add(member.worker)
-        note("lost", {"worker": member.worker, "why": why})
+        note(events.Lost(member.worker, why))
         LOG.warning("%s at %s is lost: %s", member.name, member.address, why)
 
     def _watch_closed(self, conductor: Conductor[wire.RoundReport], now: float, note: Note) -> None:
@@ -132,7 +133,7 @@ class Reachability:
                 if worker in self._lost:
                     self._lost.discard(worker)
                     if not member.left and worker not in self._silent:
-                        note("heard", {"worker": worker})
+                        note(events.Heard(worker))
             elif worker not in self._lost and now - closed > CALL_AGAIN_SECONDS:
                 self._lose(member, CLOSED, note)
 
@@ -141,7 +142,7 @@ class Reachability:
         conductor: Conductor[wire.RoundReport],
         now: float,
         *,
-        note: Note = lambda event, facts: None,
+        note: Note = lambda event: None,
     ) -> None:
         """Log and note who is lost, who has become silent, and who sends heartbeats again."""
         self._watch_closed(conductor, now, note)
@@ -154,7 +155,7 @@ class Reachability:
             if status in SILENT and status is not before:
                 self._silent[worker] = status
                 dead = status is MemberStatus.DEAD
-                note(status.value, {"worker": worker, "seconds": silent})
+                note((events.Dead if dead else events.Suspect)(worker, silent))
                 LOG.warning(
                     "no heartbeat of %s at %s for %.0f s: it is %s and %s",
                     *(member.name, member.address, silent, status),
@@ -163,7 +164,7 @@ class Reachability:
             elif before is not None and status not in SILENT:
                 del self._silent[worker]
                 if not member.left:
-                    note("heard", {"worker": worker})
+                    note(events.Heard(worker))
                     LOG.info("%s sends heartbeats again", member.name)
 
     def _failed(
@@ -173,18 +174,17 @@ class Reachability:
         *,
         members: Mapping[int, Member],
         round_index: int,
+        now: float,
     ) -> None:
         ends, why = (member.worker, link.worker), one_line(link.lost, most=MAX_CAUSE)
         before = self._broken.get(ends)
         if before is not None:
             failures = before.failures + 1
             self._broken[ends] = replace(
-                before, why=why, last=round_index, failures=failures, at=time.monotonic()
+                before, why=why, last=round_index, failures=failures, at=now
             )
             return
-        self._broken[ends] = LinkFailure(
-            *ends, why, since=round_index, last=round_index, at=time.monotonic()
-        )
+        self._broken[ends] = LinkFailure(*ends, why, since=round_index, last=round_index, at=now)
         peer = members.get(link.worker)
         self._log(
             logging.WARNING,

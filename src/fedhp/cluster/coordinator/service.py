@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from fedhp.cluster.coordinator.dial_back import source_of
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.members.dial_back import source_of
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
@@ -259,7 +259,7 @@ class CoordinatorService:
         try:
             self.handlers.guard.enter(caller.name)
             if method in BOUND_CALLS and CALL_RULES[method].allowed & caller.roles:
-                self.handlers.state.certificate_shown(caller.name, caller.certificate)
+                self.handlers.state.admission.certificate_shown(caller.name, caller.certificate)
         except Refused as refused:
             return refused
         return None
@@ -282,11 +282,12 @@ class CoordinatorService:
         known = guard.is_quarantined(name)
         if guard.strike(name, refusal.reason) and not known:
             LOG.warning("quarantined %s", name)
-            self.handlers.state.quarantined(name)
+            self.handlers.state.admission.quarantined(name)
         log, left_out = self._log_throttle.admit(name, refusal.reason)
         if log:
             more = f" ({left_out} more like it before)" if left_out else ""
             LOG.info("refused %s: %s%s", name, refusal, more)
-            self.handlers.state.call_refused(name, f"{refusal}{more}"[: limits.TEXT_LENGTH])
+            why = f"{refusal}{more}"[: limits.TEXT_LENGTH]
+            self.handlers.state.admission.call_refused(name, why)
         code = CODES.get(refusal.reason, grpc.StatusCode.INVALID_ARGUMENT)
         await context.abort(code, str(refusal)[: limits.TEXT_LENGTH])

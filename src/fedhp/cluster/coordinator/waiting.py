@@ -1,4 +1,7 @@
-"""Members that wait for an order: one call each, woken only when its order may have changed."""
+"""Who waits for a change: the members for an order, one call each, and the round loop.
+
+A member is woken only when its order may have changed.
+"""
 
 from __future__ import annotations
 
@@ -72,3 +75,22 @@ class WaitingMembers:
     def wake_all(self) -> None:
         """Everybody's order may have changed."""
         self.wake(self.workers())
+
+
+class RoundLoopWaker:
+    """Wakes the round loop: it may have to go on."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Something changed."""
+        self._changed.set()
+
+    async def wait(self, seconds: float) -> None:
+        """In the round loop: wait until something changes, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            # wait_for would lose a cancellation that comes together with the event.
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()

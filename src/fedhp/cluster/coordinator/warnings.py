@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedhp.cluster import events
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.call_limits import LogThrottle
@@ -55,8 +56,7 @@ class Warnings:
             return
         self._current[key, names] = warning = RunWarning(key, names, value, text)
         if before is None and self._throttle.admit(key, *names)[0]:
-            facts = {"key": key, "members": list(names), "value": value, "text": text}
-            self._history.note("warning", facts)
+            self._history.note(events.Warned(key, names, value, text))
             LOG.warning("%s", warning.text)
 
     def end(self, key: str, *, members: Iterable[str] | None = None) -> None:

@@ -30,7 +30,6 @@ from fedhp.files import (
 )
 
 LEDGER_FILE = "ledger.sqlite"
-JOURNAL = Path("journal", "journal")  # next to the folder: the ledger before there was a database
 LOCK_POLL = 0.2  # s between two attempts to take the lock
 LEDGER_VERSION = 1
 QUOTA_TRIAL_BYTES = 1 << 14
@@ -74,7 +73,6 @@ class LocalLedger:
                 await asyncio.sleep(LOCK_POLL)
 
     def _start(self) -> int:
-        _refuse_journal(self._folder)
         make_folder(self._folder, option="--out", private=True)
         _create(self._path)
         restrict(self._path)  # SQLite gives its journal the same mode
@@ -267,16 +265,6 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         with contextlib.suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
-
-
-def _refuse_journal(folder: Path) -> None:
-    file = folder.parent / JOURNAL
-    if file.is_file():
-        raise RunError(
-            f"{file}: this run was started by an earlier fedhp 0.1.0, whose ledger was a journal",
-            allowed="a run whose ledger is a database",
-            fix="finish the run with the version that started it, or choose another --out",
-        )
 
 
 def _damaged(path: Path, reason: str) -> LedgerDamaged:

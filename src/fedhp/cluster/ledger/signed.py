@@ -8,7 +8,7 @@ from __future__ import annotations
 from fedhp.cluster.ledger.base import Ledger, LedgerDamaged, Unreachable
 from fedhp.cluster.security.identity import format_time
 from fedhp.cluster.security.renewal import AnyIdentity, renewable
-from fedhp.cluster.security.signatures import MAGIC, sign, verify
+from fedhp.cluster.security.signatures import sign, verify
 from fedhp.errors import IdentityError
 
 PURPOSE = "the committed state of a run"
@@ -42,16 +42,10 @@ class SignedLedger:
             authority = self._identity.current().authority
             return verify(signed, authority=authority, purpose=PURPOSE, role="coordinator")
         except IdentityError as error:
-            fix = "find out who wrote it; restore a copy, or start a new run"
-            if not signed.startswith(MAGIC):
-                fix = (
-                    "a run of fedhp 0.1, which did not sign: finish it with that version, or start "
-                    "a new run (another --out, or another prefix in etcd)"
-                )
             raise LedgerDamaged(
                 f"{self._where}: the committed state is refused: {error.problem}",
                 allowed="a state that a coordinator with a certificate of this authority signed",
-                fix=fix,
+                fix="find out who wrote it; restore a copy, or start a new run",
             ) from None
 
     async def commit(self, state: bytes) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from fedhp.cluster.ops.check import Check
 from fedhp.cluster.protocol.versions import installed
+from fedhp.config.origins import Origins
 from fedhp.errors import FedhpError, install_extra
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def _data(what: str) -> Check:
         config = DataConfig(name="npz", path=str(path.absolute()))
     else:
         config = DataConfig(name=what)
-    data = load_data(config, source="--data")
+    with Origins("--data").named():
+        data = load_data(config)
     targets = "numbers to predict" if data.classes is None else f"{data.classes} classes"
     shape = " x ".join(map(str, data.shape))
     return Check(
@@ -332,7 +334,7 @@ def _same_versions(remote: dict[str, str]) -> Check:
 
 
 def _etcd(url: str) -> Check:
-    from fedhp.cluster.coordinator.leadership import FEDERATION
+    from fedhp.cluster.coordinator.process.finders import FEDERATION
     from fedhp.cluster.ledger.etcd import find_leader
     from fedhp.cluster.ledger.etcd_client import is_plain
 

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fedhp.cluster import events
 from fedhp.cluster.audit.merge import WORKERS_FOLDER
 from fedhp.cluster.audit.timeline import final_digests
 from fedhp.cluster.coordinator.committed_state import check_same_settings
-from fedhp.cluster.coordinator.leadership import (
-    CoordinatorProcessSettings,
-    check_network,
-    read_announcement,
-)
+from fedhp.cluster.coordinator.process.announcements import read_announcement
+from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
+from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.coordinator.run_record import OPERATOR_STOP
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.etcd import LEASE
@@ -66,7 +65,6 @@ class Cluster:
         experiment: Experiment,
         folder: Path,
         *,
-        source: str = "",
         coordinators: Sequence[str] = (COORDINATOR_NAME,),
         standbys: Sequence[str] = (),  # coordinators that only take over what others began
         ha: str | None = None,
@@ -84,7 +82,7 @@ class Cluster:
         self.coordinators = (*coordinators, *standbys)
         self.standbys = frozenset(standbys)
         self.notes: list[str] = []  # what happened to processes, for the user
-        self._source, self._ha, self._lease = source, ha, lease
+        self._ha, self._lease = ha, lease
         self._insecure_etcd, self._moved = insecure_etcd, moved
         self.resume = resume
         self._restart, self._log_format = restart, log_format
@@ -112,7 +110,8 @@ class Cluster:
 
     def prepare(self) -> None:
         """Check the experiment, make the folder and everyone's certificates."""
-        check_network(self.experiment, source=self._source)
+        with self.experiment.origins.named():
+            check_network(self.experiment)
         self._check_same_settings()
         processes.warm_up()
         for folder in (self.folder, self.folder / WORKERS_FOLDER, self.folder / LOGS_FOLDER):
@@ -132,7 +131,6 @@ class Cluster:
             folder=self.record_folder(name),
             name=name,
             listen=f"{HOST}:{self._port_of(name)}",
-            source=self._source,
             ha=self._ha,
             resume=self.resume,
             moved=self._moved,
@@ -204,7 +202,7 @@ class Cluster:
         """Write down at once what the coordinator learns later, or never: why a process ended."""
         with contextlib.suppress(OSError, FedhpError):  # of a full disk the coordinator tells
             history = History(self.record_folder(), LAUNCHER_NAME)
-            history.note("ended", {"name": name, "why": how})
+            history.note(events.Ended(name, how))
             history.close()
 
     def check_alive(self, *, count_killed: bool = True) -> None:
@@ -337,7 +335,7 @@ class Cluster:
 
     @functools.cached_property
     def _own_modules(self) -> tuple[str, ...]:
-        return own_modules(self.experiment, source=self._source)
+        return own_modules(self.experiment)
 
     def _environment(
         self, name: str, variables: Mapping[str, str] | None

@@ -18,14 +18,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from fedhp.cluster.coordinator.leadership import (
+from fedhp.cluster.coordinator.process.announcements import (
     ANNOUNCEMENT,
     STANDBY_ANNOUNCEMENT,
     Announcement,
-    leader_in_etcd,
     read_announcement,
 )
-from fedhp.cluster.coordinator.standby import read_refusal
+from fedhp.cluster.coordinator.process.finders import leader_in_etcd
+from fedhp.cluster.coordinator.process.standby import read_refusal
 from fedhp.cluster.ledger.base import RunStopped
 from fedhp.cluster.ledger.etcd import Leader
 from fedhp.cluster.protocol import limits
@@ -37,7 +37,7 @@ from fedhp.cluster.protocol.message_checks import (
     check_status_reply,
     one_line,
 )
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import Identity, load_identity
 from fedhp.cluster.security.tls import open_coordinator_channel, why_refused
 from fedhp.errors import FedhpError, RunError
@@ -78,16 +78,18 @@ class Target:
     run: str = ""  # that is meant, or the first digits of its name; empty: not known
 
 
+MEMBER_FACTS = (
+    *("worker", "name", "address", "status", "phase", "round", "silent_seconds", "step_time"),
+    *("local_steps", "accuracy"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
     """A status, and the coordinator that leads and reported it."""
 
     reply: wire.StatusReply
     leader: CoordinatorAddress
-
-
-class CoordinatorTooOld(RunError):
-    """The coordinator's release does not know this call."""
 
 
 class _NotReached(Exception):
@@ -178,14 +180,12 @@ def leader_status(
 def command(
     target: Target,
     *,
-    stop: bool = False,
-    drain: str = "",
-    remove: str = "",
-    allow: str = "",
     patience: float = 0.0,
     notify: Callable[[str], None] = lambda text: None,
+    **what: Any,
 ) -> str:
-    """One of the four commands; what the coordinator will do, in words. See leader_status.
+    """One of the four commands (stop=True, or drain, remove or allow with a worker's name); what
+    the coordinator will do, in words. See leader_status.
 
     The target must name the run: another one may be at the same address by now.
     """
@@ -195,19 +195,9 @@ def command(
             allowed="the folder of a run that has begun, or the run's name",
             fix="give --run RUN; `fedhp cluster status --json` names the run",
         )
-    message = wire.CommandRequest()
-    if stop:
-        message.stop = True
-    elif drain:
-        message.drain = drain
-    elif remove:
-        message.remove = remove
-    else:
-        message.allow = allow
 
     def request(envelope: wire.Envelope) -> wire.CommandRequest:
-        message.envelope.CopyFrom(envelope)
-        return message
+        return wire.CommandRequest(envelope=envelope, **what)
 
     async def send() -> wire.Receipt:
         leading = _Leading(target, patience=patience, notify=notify)
@@ -387,11 +377,6 @@ async def _call(
         standby = read_refusal(details)
         if standby is not None:
             raise _StandsBy(standby.text, standby.leader)
-        if refused.code() == grpc.StatusCode.UNIMPLEMENTED:
-            raise CoordinatorTooOld(
-                f"{coordinator.address}: the coordinator is too old for this call ({method})",
-                fix="update fedhp there",
-            )
         if refused.code() not in (*_NOT_REACHED, grpc.StatusCode.UNAUTHENTICATED):
             raise RunError(f"{coordinator.address}: the coordinator refused: {details}")
         address, name = coordinator.address, coordinator.name
@@ -409,36 +394,12 @@ def status_json(
     names = {member.worker: member.name for member in reply.members}
     return {
         "coordinator": None if leader is None else leader.address,
-        "run": reply.run,
-        "epoch": reply.epoch,
-        "round": reply.round,
-        "rounds": reply.rounds,
-        "state": reply.state,
-        "why": reply.why,
+        **_plain(reply, "run", "epoch", "round", "rounds", "state", "why"),
         "round_seconds": reply.round_seconds,
         "versions": dict(sorted(reply.versions.items())),
-        "workers": [
-            {
-                "worker": member.worker,
-                "name": member.name,
-                "address": member.address,
-                "status": member.status,
-                "phase": member.phase,
-                "round": member.round,
-                "silent_seconds": _number(member.silent_seconds),
-                "step_time": _number(member.step_time),
-                "local_steps": member.local_steps,
-                "accuracy": _number(member.accuracy),
-            }
-            for member in reply.members
-        ],
+        "workers": [_plain(member, *MEMBER_FACTS) for member in reply.members],
         "unreachable": [
-            {
-                "name": member.name,
-                "address": member.address,
-                "status": member.status,
-                "silent_seconds": _number(member.silent_seconds),
-            }
+            _plain(member, "name", "address", "status", "silent_seconds")
             for member in unreachable(reply)
         ],
         "broken_links": [
@@ -453,20 +414,22 @@ def status_json(
             for link in reply.broken
         ],
         "broken_link_count": reply.broken_links,
-        "expiring_certificates": [
-            {"name": certificate.name, "seconds": certificate.seconds}
-            for certificate in reply.expiring
-        ],
+        "expiring_certificates": [_plain(each, "name", "seconds") for each in reply.expiring],
         "warnings": [
             {
                 "key": warning.key,
                 "members": list(warning.members),
-                "value": _number(warning.value),
-                "text": warning.text,
+                **_plain(warning, "value", "text"),
             }
             for warning in reply.warnings
         ],
     }
+
+
+def _plain(message: Any, *names: str) -> dict[str, Any]:
+    """Fields of a message; NaN and infinity become null."""
+    values = {name: getattr(message, name) for name in names}
+    return {name: _number(v) if isinstance(v, float) else v for name, v in values.items()}
 
 
 def unreachable(reply: wire.StatusReply) -> list[wire.MemberStatus]:

@@ -25,11 +25,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedhp.children import SAFE_PATH
-from fedhp.cluster.coordinator.leadership import (
+from fedhp.cluster.coordinator.process.finders import file_finder, leader_finder
+from fedhp.cluster.coordinator.process.leadership import (
     CoordinatorProcessSettings,
     coordinate,
-    file_finder,
-    leader_finder,
     stand_by,
 )
 from fedhp.cluster.ops import logs
@@ -43,7 +42,7 @@ LOG = logging.getLogger("fedhp.process")
 # What every process needs; user-defined data sets and models are loaded by those that use them.
 PRELOADED = (
     "fedhp.cluster.worker.worker",
-    "fedhp.cluster.coordinator.leadership",
+    "fedhp.cluster.coordinator.process.leadership",
     "torch",
     "sklearn.datasets",
 )

@@ -90,9 +90,6 @@ async def _incoming(
         address = str(own_address(listen, towards=parse_address(leader.address, key="address")))
     try:
         reply = await operator.dial_back(test.target, address)
-    except operator.CoordinatorTooOld:
-        message = f"the coordinator is too old to test whether others can reach {address}"
-        return [Check("reached by", "warning", message, "update fedhp on the coordinator")]
     except FedhpError as error:
         fix = error.fix or (
             "give the address that others can use: --advertise HOST:PORT; behind address "

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhp.algorithms.group_tree import CHUNKS
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import BadModel, GroupStream
+from fedhp.exchange.group import CHUNKS
 from fedhp.learn.quantize import INT8_LEVELS, all_finite, from_int8_blocks, to_int8_blocks
 from fedhp.timing import INT8_BLOCK, int8_bytes
 

@@ -20,11 +20,16 @@ from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import ENCODINGS
 from fedhp.cluster.protocol.guard import Refused, quoted
 from fedhp.cluster.protocol.setup import MAX_FACTS, MAX_PARTS, MAX_SCALED, SKETCH
+from fedhp.columns import (
+    LARGEST_MEASURE,
+    LONGEST_STEP,
+    WORKER_COLUMNS,
+    Column,
+    added_columns,
+)
 from fedhp.texts import printable
 
 WEEK_SECONDS = 7 * 86_400.0  # longer than any round and any deadline
-MAX_STEP_SECONDS = 3600.0  # of one local step
-MAX_MEASURE = 3.5e38  # of losses and norms: what a 32-bit float can hold
 SHARE, ANY_METRIC = (0.0, 1.0), (-1e9, 1e9)  # of a test's result: least and most
 MAX_SAMPLES = 1_000_000_000
 MAX_LOCAL_STEPS = 1_000_000  # of one round
@@ -77,14 +82,9 @@ def check_join(request: wire.JoinRequest) -> None:
     _check_envelope(request)
     check_address(request.address, "the worker's address")
     check_text(request.fedhp, "the version of the program", most=limits.NAME_LENGTH)
-    check_number(request.step_time, "step_time", least=0.0, most=MAX_STEP_SECONDS)
+    check_number(request.step_time, "step_time", least=0.0, most=LONGEST_STEP)
     check_count(request.samples, "samples", most=MAX_SAMPLES)
     _check_versions(request.stands)
-    if not request.nonce:
-        raise Refused(
-            "version",
-            "the worker's fedhp is too old to check who leads (its join has no nonce): update it",
-        )
     if len(request.nonce) != NONCE_BYTES:
         raise Refused("size", f"the nonce has {len(request.nonce)} bytes, not {NONCE_BYTES}")
     _check_setup(request.setup)
@@ -93,7 +93,7 @@ def check_join(request: wire.JoinRequest) -> None:
 def check_next(request: wire.NextRequest) -> None:
     """A worker asks for its next order."""
     _check_envelope(request)
-    check_number(request.step_time, "step_time", least=0.0, most=MAX_STEP_SECONDS)
+    check_number(request.step_time, "step_time", least=0.0, most=LONGEST_STEP)
     check_count(request.samples, "samples", most=MAX_SAMPLES)
     check_count(request.model_bytes, "model_bytes", most=limits.MODEL_BYTES)
     _check_versions(request.stands)
@@ -148,13 +148,13 @@ def check_report(
         most_bytes=most_bytes,
     )
     check_text(report.failed, "why there is no average")
-    check_positive(report.step_time, "step_time", most=MAX_STEP_SECONDS)
+    _check_measures(report)
     check_number(report.compute_seconds, "compute_seconds", least=0.0, most=WEEK_SECONDS)
     check_number(report.exchange_seconds, "exchange_seconds", least=0.0, most=WEEK_SECONDS)
     check_number(report.other_seconds, "other_seconds", least=0.0, most=WEEK_SECONDS)
-    for name in ("train_loss", "start_loss"):
-        value, unmeasured = getattr(report, name), name == "start_loss"
-        check_number(value, name, least=-MAX_MEASURE, most=MAX_MEASURE, nan=unmeasured)
+    check_number(
+        report.start_loss, "start_loss", least=-LARGEST_MEASURE, most=LARGEST_MEASURE, nan=True
+    )
     check_count(report.steps, "steps", most=MAX_LOCAL_STEPS)
     check_count(report.steps_during, "the steps during the transfer", most=report.steps)
     check_digest(report.consensus, "the digest of the consensus")
@@ -162,15 +162,34 @@ def check_report(
     check_digest(report.whole, "the digest of the consensus that was sent")
     check_length(len(report.change_norms), "norms of changes", most=MAX_FRAGMENTS)
     for norm in report.change_norms:
-        check_number(norm, "the norm of a change", least=0.0, most=MAX_MEASURE)
-    check_number(report.update_norm, "update_norm", least=0.0, most=MAX_MEASURE)
-    for name in ("smoothness", "gradient_variance"):
-        check_number(getattr(report, name), name, least=0.0, most=MAX_MEASURE, nan=True)
+        check_number(norm, "the norm of a change", least=0.0, most=LARGEST_MEASURE)
     for name in ("accuracy", "whole_accuracy"):
         check_number(getattr(report, name), name, least=metric[0], most=metric[1], nan=True)
     check_count(report.images, "images", most=MAX_SAMPLES)
     check_digest(report.digest, "the model's digest")
     _check_workers(report.selected, "selected", workers=workers, own=worker, asked=asked)
+
+
+def reported(report: wire.RoundReport, column: Column) -> float:
+    """A column of the record as a worker measured it; NaN: it did not."""
+    if column.added:
+        return float(report.measures.get(column.name, math.nan))
+    return float(getattr(report, column.name))
+
+
+def _check_measures(report: wire.RoundReport) -> None:
+    """The columns of the record that a worker measures itself."""
+    added = {column.name for column in added_columns() if column.reported}
+    if unknown := sorted(set(report.measures) - added):
+        raise Refused("kind", f"{quoted(unknown[0])} is not a column of the record")
+    for column in WORKER_COLUMNS:
+        bounds = column.reported
+        if bounds is None or (column.added and column.name not in report.measures):
+            continue
+        value, least, most = reported(report, column), bounds.least, bounds.most
+        check_number(value, column.name, least=least, most=most, nan=bounds.unmeasured)
+        if bounds.positive and value == 0:
+            raise Refused("range", f"{column.name} is 0, not above 0")
 
 
 def check_beat(request: wire.BeatRequest) -> None:
@@ -487,7 +506,7 @@ def _check_link(link: wire.LinkReport, most_bytes: int) -> None:
     check_number(link.started, "the start of a link", least=0.0, most=WEEK_SECONDS)
     check_length(link.timed_bytes, "timed bytes of a link", most=link.bytes)
     check_number(link.timed_seconds, "timed seconds of a link", least=0.0, most=WEEK_SECONDS)
-    check_number(link.distance, "the distance of a link", least=0.0, most=MAX_MEASURE, nan=True)
+    check_number(link.distance, "the distance of a link", least=0.0, most=LARGEST_MEASURE, nan=True)
     check_text(link.lost, "why a link was lost")
 
 

@@ -104,7 +104,7 @@ class SetupPart(_message.Message):
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[bytes] = ..., facts: _Optional[str] = ..., sketch: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "reports_with_next", "proof")
+    __slots__ = ("run", "epoch", "worker", "experiment", "beat_seconds", "leaders", "committed", "key", "proof")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -113,7 +113,6 @@ class JoinReply(_message.Message):
     LEADERS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
-    REPORTS_WITH_NEXT_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     run: str
     epoch: int
@@ -123,9 +122,8 @@ class JoinReply(_message.Message):
     leaders: _containers.RepeatedCompositeFieldContainer[Leadership]
     committed: Stand
     key: bytes
-    reports_with_next: bool
     proof: bytes
-    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., reports_with_next: bool = ..., proof: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., epoch: _Optional[int] = ..., worker: _Optional[int] = ..., experiment: _Optional[str] = ..., beat_seconds: _Optional[float] = ..., leaders: _Optional[_Iterable[_Union[Leadership, _Mapping]]] = ..., committed: _Optional[_Union[Stand, _Mapping]] = ..., key: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class NextRequest(_message.Message):
     __slots__ = ("envelope", "stands", "step_time", "model_bytes", "samples", "surveyed", "report", "setup")
@@ -334,7 +332,14 @@ class LinkReport(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: bool = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ...) -> None: ...
 
 class RoundReport(_message.Message):
-    __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds", "steps", "steps_during", "consensus", "failed", "change_norms", "result", "whole", "diverged")
+    __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds", "steps", "steps_during", "consensus", "failed", "change_norms", "result", "whole", "diverged", "measures")
+    class MeasuresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -360,6 +365,7 @@ class RoundReport(_message.Message):
     RESULT_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     DIVERGED_FIELD_NUMBER: _ClassVar[int]
+    MEASURES_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     step_time: float
     compute_seconds: float
@@ -385,7 +391,8 @@ class RoundReport(_message.Message):
     result: bytes
     whole: bytes
     diverged: bool
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ..., other_seconds: _Optional[float] = ..., steps: _Optional[int] = ..., steps_during: _Optional[int] = ..., consensus: _Optional[bytes] = ..., failed: _Optional[str] = ..., change_norms: _Optional[_Iterable[float]] = ..., result: _Optional[bytes] = ..., whole: _Optional[bytes] = ..., diverged: bool = ...) -> None: ...
+    measures: _containers.ScalarMap[str, float]
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., step_time: _Optional[float] = ..., compute_seconds: _Optional[float] = ..., exchange_seconds: _Optional[float] = ..., train_loss: _Optional[float] = ..., update_norm: _Optional[float] = ..., smoothness: _Optional[float] = ..., gradient_variance: _Optional[float] = ..., start_loss: _Optional[float] = ..., links: _Optional[_Iterable[_Union[LinkReport, _Mapping]]] = ..., selected: _Optional[_Iterable[int]] = ..., accuracy: _Optional[float] = ..., whole_accuracy: _Optional[float] = ..., images: _Optional[int] = ..., digest: _Optional[bytes] = ..., turn: _Optional[int] = ..., other_seconds: _Optional[float] = ..., steps: _Optional[int] = ..., steps_during: _Optional[int] = ..., consensus: _Optional[bytes] = ..., failed: _Optional[str] = ..., change_norms: _Optional[_Iterable[float]] = ..., result: _Optional[bytes] = ..., whole: _Optional[bytes] = ..., diverged: bool = ..., measures: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("accepted", "why")

@@ -28,11 +28,10 @@ from fedhp.cluster.protocol.message_checks import (
     check_beat_reply,
     check_join_reply,
     check_order,
-    check_receipt,
     one_line,
 )
 from fedhp.cluster.protocol.setup import CORRECTION
-from fedhp.cluster.protocol.wire_pb2_grpc import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.leader_proof import new_nonce
 from fedhp.cluster.security.tls import Cause, cause_of, open_coordinator_channel
 from fedhp.cluster.worker.session import WorkerSession
@@ -101,7 +100,6 @@ class CoordinatorClient:
         self.address = addresses[0] if addresses else ""
         self.joined = False  # at least once
         self.answered = math.nan  # when a coordinator answered last
-        self.reports_with_next = False  # the coordinator reads reports that come with Next
         self._pending: Any = None  # the call that waits for its answer
         self._last_heard = 0.0  # when the pending call began, or a beat was answered since then
 
@@ -154,7 +152,6 @@ class CoordinatorClient:
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 self.joined = True
-                self.reports_with_next = reply.reports_with_next
                 return reply
 
     async def next_order(
@@ -189,14 +186,6 @@ class CoordinatorClient:
         self._session.leader.check_order(order)
         self._session.guard.obey(order.epoch)
         return order
-
-    async def report(self, report: wire.RoundReport, attempt: Attempt) -> wire.Receipt:
-        """Report an attempt; the same report is sent again where no answer came."""
-        receipt: wire.Receipt = await self._until_answered(
-            "Report", report, limits.REPORT_SECONDS, attempt=attempt
-        )
-        check_receipt(receipt)
-        return receipt
 
     async def beat(
         self, seconds: float, *, dialed: Sequence[wire.DialResult] = ()

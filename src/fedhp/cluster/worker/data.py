@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.config import DataConfig, Experiment, check_trusted, parse
+from fedhp.config.origins import UNKNOWN, Origins
 from fedhp.data.load import read
 from fedhp.data.prepare import prepare as prepare_arrays
 from fedhp.data.prepare import scale
@@ -43,7 +44,8 @@ class PrivateData:
 
 def read_private_data(path: Path) -> PrivateData:
     """Read an .npz file: all of x and y, or x_train and y_train where it is split."""
-    raw = read(DataConfig(name="npz", path=str(path)), source="--data")
+    with Origins("--data").named():
+        raw = read(DataConfig(name="npz", path=str(path)))
     with np.load(path, allow_pickle=False) as archive:
         is_split = "x_train" in archive.files
     if not is_split:
@@ -84,9 +86,9 @@ def received_experiment(text: str, means: LocalMeans) -> Experiment:
                 allowed="the file of this machine, given with --trace",
                 fix="start this worker with --trace FILE",
             )
-    experiment = _as_worker(parse(tables, source=SOURCE, stored=True))
-    check_trusted(experiment, means.trust, source=SOURCE)
-    return experiment
+    experiment = parse(tables, origins=Origins(SOURCE), stored=True)
+    check_trusted(experiment, means.trust)
+    return _as_worker(experiment)
 
 
 def _emulates(tables: dict[str, Any]) -> bool:
@@ -96,7 +98,7 @@ def _emulates(tables: dict[str, Any]) -> bool:
 
 def worker_experiment(text: str) -> Experiment:
     """The experiment as one worker carries it out, for the operator who wrote it."""
-    return _as_worker(parse(_tables(text), source=SOURCE, stored=True))
+    return _as_worker(parse(_tables(text), origins=Origins(SOURCE), stored=True))
 
 
 def _tables(text: str) -> dict[str, Any]:
@@ -118,7 +120,8 @@ def _as_worker(experiment: Experiment) -> Experiment:
     if not experiment.cluster.emulate:
         # The recorded world is a file on the coordinator's machine, and is not needed here.
         changes["world"] = experiment.world.without_files()
-    return experiment.model_copy(update=changes)
+    # Its paths are those of this machine, so that not all of it is from SOURCE.
+    return experiment.model_copy(update=changes).with_origins(UNKNOWN)
 
 
 def prepare_worker(
@@ -170,7 +173,8 @@ def with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData)
     settings = DataConfig(name="npz", path=str(private.path), pool=pool, standardize=False)
     theirs = spec.dataset
     tokens = is_whole(theirs.train_inputs) and is_whole(private.raw.train_inputs)
-    own = prepare_arrays(replace(private.raw, tokens=tokens), settings, source="--data")
+    with Origins("--data").named():
+        own = prepare_arrays(replace(private.raw, tokens=tokens), settings)
     if own.shape != theirs.shape:
         raise DataError(
             f"{private.path}: samples have the shape {own.shape}, but {theirs.shape} in the "

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.algorithms import AsyncAlgorithm
+from fedhp.algorithms.base import is_asynchronous
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec
 from fedhp.cluster.protocol.compression import row_digest
@@ -27,7 +27,8 @@ from fedhp.cluster.worker.model_store import ModelStore, StoredModel
 from fedhp.cluster.worker.tree_node import NodeRows
 from fedhp.engine.executor import LocalTraining, check_finite
 from fedhp.engine.prepare import Prepared, ShardSpec
-from fedhp.engine.shard import Shard
+from fedhp.engine.shard.groups import Groups
+from fedhp.engine.shard.shard import Shard
 from fedhp.graph import directed_weights
 from fedhp.learn.group import fragment_columns
 from fedhp.learn.group_state import GROUP_STATE, Columns, GroupUpdate
@@ -124,10 +125,10 @@ class Learner:
         self.worker = int(shard_spec.workers[ONLY])
         self.workers = prepared.experiment.workers
         self.samples = len(shard_spec.parts[ONLY])
-        self.layout = shard_spec.layout
+        self.layout, self.rule = shard_spec.layout, shard_spec.rule
         self.codec = ModelCodec(shard_spec.layout)
         # Whether the algorithm averages models in pairs, without rounds.
-        self.asynchronous = isinstance(prepared.algorithm, AsyncAlgorithm)
+        self.asynchronous = is_asynchronous(prepared.algorithm)
         self.committed = INITIAL  # the attempt that made the current model
         self.kept: tuple[Attempt, ...] = ()  # versions to which the run may go back
         self.swapping = False  # the current model was sent to a peer and must not change
@@ -176,9 +177,9 @@ class Learner:
         rate = self.prepared.experiment.training.learning_rate
         seconds = 0.0
         for _ in range(2):  # the first one warms up
-            self._shard.snapshot(ONLY)
+            self._shard.turns.snapshot(ONLY)
             started = time.monotonic()
-            self._shard.train_snapshots({ONLY: LocalTraining(0, 1, rate)})
+            self._shard.turns.train({ONLY: LocalTraining(0, 1, rate)})
             seconds = time.monotonic() - started
         return seconds
 
@@ -198,12 +199,12 @@ class Learner:
             training=self.prepared.experiment.training,
         )
         seconds = time.monotonic() - started
-        row = self._shard.offered(self.worker)
+        row = self._shard.mixer.offered(self.worker)
         return TrainingResult(float(loss[ONLY]), float(norm[ONLY]), seconds, row)
 
     def estimate(self, round_index: int) -> Estimate:
         """Smoothness, gradient variance and starting loss of this round's training."""
-        estimates = self._shard.estimate([ONLY], round_index=round_index)
+        estimates = self._shard.trainer.estimate([ONLY], round_index=round_index)
         return Estimate(
             float(estimates.smoothness[ONLY]),
             float(estimates.gradient_variance[ONLY]),
@@ -218,7 +219,8 @@ class Learner:
             return []
         self._receive(received)
         candidates = np.array([sorted(received)], dtype=np.int64)
-        chosen = self._shard.score(candidates, keep=keep, samples=samples, round_index=round_index)
+        score = self._shard.mixer.score
+        chosen = score(candidates, keep=keep, samples=samples, round_index=round_index)
         return [int(peer) for peer in chosen[ONLY] if peer >= 0]
 
     def equal_weights(self, chosen: Sequence[int]) -> dict[int, float]:
@@ -233,8 +235,9 @@ class Learner:
     ) -> MixedModel:
         """Measure the distances to all received models, then mix those that have a weight."""
         distances = self._mix(received, weights)
-        row = self._shard.mixed[ONLY].cpu().numpy().copy()
-        counters = self._shard.after_counters[ONLY].cpu().numpy().copy()
+        rows = self._shard.rows
+        row = rows.mixed[ONLY].cpu().numpy().copy()
+        counters = rows.after_counters[ONLY].cpu().numpy().copy()
         return MixedModel(StoredModel(row, counters), distances, self.digest(row))
 
     def end_round(
@@ -256,7 +259,7 @@ class Learner:
 
     def test(self, model: StoredModel, *, whole: bool) -> float:
         """The metric of a model on the run's test samples, or on all of them."""
-        (tested,) = self._shard.evaluate(model.row, whole=whole, everyone=False)
+        (tested,) = self._shard.tester.evaluate(model.row, whole=whole, everyone=False)
         return tested.metric
 
     def digest(self, row: NDArray[np.float32]) -> bytes:
@@ -272,8 +275,8 @@ class Learner:
     def contribute(self, columns: Columns) -> NodeRows:
         """What this worker brings into an average of these columns."""
         worker = np.array([self.worker])
-        brings = self._shard.contributions(worker, columns)
-        known = self._shard.root_rows(self.worker, columns)
+        brings = self._groups.contributions(worker, columns)
+        known = self._groups.root_rows(self.worker, columns)
         return NodeRows(
             change=brings.changes[ONLY],
             residual=brings.residuals[ONLY],
@@ -287,7 +290,7 @@ class Learner:
         self, more: Callable[[], bool], *, round_index: int, learning_rate: float
     ) -> tuple[int, float]:
         """Local steps from the current model while the average is on its way; their mean loss."""
-        return self._shard.train_paced(
+        return self._groups.train_paced(
             ONLY, more, round_index=round_index, learning_rate=learning_rate
         )
 
@@ -303,8 +306,8 @@ class Learner:
     ) -> TrainingResult:
         """Take the average over, if there is one, and train on. before: the steps so far and
         their mean loss."""
-        self._shard.adopt(average, columns)
-        steps, loss, norm = self._shard.train_on_paced(
+        self._groups.adopt([] if average is None else [average], columns)
+        steps, loss, norm = self._groups.train_on_paced(
             ONLY, more, round_index=round_index, learning_rate=learning_rate
         )
         first, loss_before = before
@@ -324,12 +327,11 @@ class Learner:
         self, *, attempt: Attempt, fragments: int, on_part: bool, on_whole: bool
     ) -> GroupRoundResult:
         """Test the consensus, and store everything durably."""
-        shard = self._shard
-        assert shard.group is not None
+        rows = self._shard.rows
         model = StoredModel(
-            shard.mixed[ONLY].cpu().numpy().copy(),
-            shard.after_counters[ONLY].cpu().numpy().copy(),
-            shard.group.after_commit(ONLY),
+            rows.mixed[ONLY].cpu().numpy().copy(),
+            rows.after_counters[ONLY].cpu().numpy().copy(),
+            self._groups.state.after_commit(ONLY),
         )
         mixed = MixedModel(model, {}, self.digest(model.row))
         tested = served(model)
@@ -371,14 +373,13 @@ class Learner:
 
     def with_received(self, row: Row) -> StoredModel:
         """A peer's model, completed with the parts of the own one that are never sent: of the
-        newest stored one, if this process has not continued from any yet. The optimizer begins
-        again: what it kept is of another model, and may be lost."""
+        newest stored one, if this process has not continued from any yet. What is of another
+        model begins again, as the optimizer does (rule.Vector.returning)."""
         model = self._current()
         newest = self.store.get(self.store.attempts()[-1])
         if self.committed == INITIAL and newest is not None:
             model = replace(model, row=newest.row.copy(), counters=newest.counters.copy())
-        model.row[self.layout.state] = 0.0
-        model.row[: self.layout.mixed] = row
+        self.layout.continue_from(model.row, row)
         return model
 
     def position(self, model: StoredModel) -> dict[str, int]:
@@ -388,7 +389,7 @@ class Learner:
 
     def current(self) -> Row:
         """The part of the current model that is sent."""
-        return self._shard.model(ONLY)
+        return self._shard.turns.model(ONLY)
 
     def label(self, committed: Attempt) -> StoredModel:
         """The current model of an asynchronous worker, under the run's last committed attempt:
@@ -398,18 +399,18 @@ class Learner:
 
     def snapshot(self) -> None:
         """Begin a turn from the current model."""
-        self._shard.snapshot(ONLY)
+        self._shard.turns.snapshot(ONLY)
 
     def train_turn(self, turn: LocalTraining) -> TrainingResult:
         """Train the snapshot (in the thread); `apply` adds the change to the current model."""
         started = time.monotonic()
-        loss = self._shard.train_snapshots({ONLY: turn})[ONLY]
+        loss = self._shard.turns.train({ONLY: turn})[ONLY]
         seconds = time.monotonic() - started
         return TrainingResult(loss, float("nan"), seconds, np.empty(0, np.float32))
 
     def apply(self, loss: float, *, round_index: int, learning_rate: float) -> float:
         """Add the change of a turn to the current model; its norm."""
-        norm = self._shard.apply(ONLY)
+        norm = self._shard.turns.apply(ONLY)
         check_finite(
             np.array([loss]),
             np.array([norm]),
@@ -422,7 +423,7 @@ class Learner:
 
     def average(self, other: Row) -> float:
         """Take the mean of the current model and another; their distance before that."""
-        return self._shard.average(ONLY, other)
+        return self._shard.turns.average(ONLY, other)
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         """The current model, tensor by tensor under the names of the module; with group averages
@@ -439,6 +440,11 @@ class Learner:
 
     # --- inside ----------------------------------------------------------------------------
 
+    @property
+    def _groups(self) -> Groups:
+        assert self._shard.groups is not None
+        return self._shard.groups
+
     def _current(self) -> StoredModel:
         state = self._shard.state()
         rows = {name: array[ONLY].copy() for name, array in state.items()}
@@ -446,7 +452,7 @@ class Learner:
         return StoredModel(rows["models"], rows["counters"], group)
 
     def _receive(self, received: Mapping[int, Row]) -> None:
-        self._shard.receive(
+        self._shard.mixer.receive(
             *((np.array([peer]), row[None]) for peer, row in sorted(received.items()))
         )
 
@@ -459,5 +465,5 @@ class Learner:
         row = csr_array((values, columns, np.array([0, len(columns)])), shape=shape)
         peers = sorted(received)
         links = np.array([[self.worker, peer] for peer in peers], dtype=np.int64).reshape(-1, 2)
-        distances = self._shard.exchange(links, row, kernel="ordered")
+        distances = self._shard.mixer.exchange(links, row, kernel="ordered")
         return dict(zip(peers, distances.tolist(), strict=True))

@@ -26,7 +26,7 @@ from fedhp.cluster.protocol.group_codec import PieceReader, PieceWriter
 from fedhp.cluster.protocol.guard import CALL_RULES, WORKER_ROLE, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
 from fedhp.cluster.protocol.model_exchange import IncomingModels
-from fedhp.cluster.protocol.wire_pb2_grpc import PeerStub
+from fedhp.cluster.protocol.stubs import PeerStub
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.learner import Learner, run_codec

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from fedhp.cluster import failpoints
+from fedhp.cluster import events, failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
@@ -203,7 +203,7 @@ class PeerService:
             self._session.tickets.swapped(peer, Attempt.from_envelope(first.envelope), first.ticket)
             mine = learner.current()
             learner.average(theirs)
-            self._session.note("averaged", {"peer": peer})
+            self._session.note(events.Averaged(peer))
             encoded = await run_codec(learner.codec, learner.codec.encode, mine)
             await self._send_model(encoded, self._reply_to(first), context)
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedhp.cluster import events
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import BadModel
@@ -31,7 +32,6 @@ from fedhp.engine.executor import LocalTraining
 from fedhp.errors import Diverged, FedhpError
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.local import Estimate
-from fedhp.learn.params import PUSH_WEIGHT
 from fedhp.learn.quantize import Row
 from fedhp.types import FloatArray
 
@@ -143,8 +143,7 @@ class OrderExecutor:
             await self._offer.open(attempt, [reader.name for reader in work.readers])
             session.enter("training")
             training, compute_seconds = await self._train(work)
-            facts = {"steps": work.local_steps, "seconds": compute_seconds}
-            session.note("trained", {**attempt.to_facts(), **facts})
+            session.note(events.Trained(attempt, steps=work.local_steps, seconds=compute_seconds))
 
             session.enter("sending")
             await self._encode(training.row, work)
@@ -172,7 +171,7 @@ class OrderExecutor:
                 on_whole=work.whole_test,
             )
             mixed = result.mixed
-            session.note("mixed", {**attempt.to_facts(), "digest": mixed.digest.hex()})
+            session.note(events.Mixed(attempt, digest=mixed.digest.hex()))
 
             links = _link_reports(work.peers, models, lost, mixed.distances, received=received)
             seconds = time.monotonic() - received
@@ -260,8 +259,9 @@ class OrderExecutor:
             self._carried = pace.carried
             if pace.steps:
                 self.step_time = max(pace.seconds / pace.steps, SHORTEST_STEP)
-            facts = {"steps": trained.steps, "during": during, "seconds": pace.seconds}
-            session.note("trained", {**attempt.to_facts(), **facts})
+            session.note(
+                events.Trained(attempt, steps=trained.steps, during=during, seconds=pace.seconds)
+            )
 
             session.enter("mixing")
             done = await learner.run(
@@ -272,8 +272,8 @@ class OrderExecutor:
                 on_whole=work.whole_test,
             )
             ended = done.tested
-            digests = {"digest": ended.mixed.digest.hex(), "consensus": done.consensus.hex()}
-            session.note("mixed", {**attempt.to_facts(), **digests})
+            digest, consensus = ended.mixed.digest.hex(), done.consensus.hex()
+            session.note(events.Mixed(attempt, digest=digest, consensus=consensus))
             seconds = time.monotonic() - received
             self.last_round = RoundProgress(
                 work.round,
@@ -357,7 +357,7 @@ class OrderExecutor:
         self, node: TreeNode, error: AverageLost, *, received: float
     ) -> wire.RoundReport:
         """The report of an attempt that cannot succeed."""
-        self._session.note("average_lost", {**node.attempt.to_facts(), "why": str(error)})
+        self._session.note(events.AverageLost(node.attempt, str(error)))
         why = "waited in vain" if error.late else "a link broke"
         return wire.RoundReport(
             failed=why,
@@ -370,7 +370,7 @@ class OrderExecutor:
     ) -> wire.RoundReport:
         """The report of an attempt after which the model would not be finite any more. It was
         before: a part of a peer may be the cause, and the coordinator knows how the others are."""
-        self._session.note("diverged", attempt.to_facts())
+        self._session.note(events.Diverged(attempt))
         log.warning(
             "the model is not finite any more after an average with peers; this round does not "
             "count for this worker. A peer may have sent a wrong part; if it happens to most "
@@ -475,8 +475,7 @@ class OrderExecutor:
         model = learner.with_received(taken[name])
         await learner.run(learner.store.write, committed, model, keeping=committed)
         learner.load(committed, model)
-        facts = {**committed.to_facts(), "peer": name, **learner.position(model)}
-        session.note("caught_up", facts)
+        session.note(events.CaughtUp(committed, name, learner.position(model)))
         return True
 
     # --- a turn of an asynchronous algorithm -----------------------------------------------
@@ -495,8 +494,7 @@ class OrderExecutor:
         await self._emulate(turn.key, act.local_steps, started)
         compute_seconds = self._time_steps(act.local_steps, started, training)
         norm = learner.apply(training.loss, round_index=act.round, learning_rate=act.learning_rate)
-        facts = {**attempt.to_facts(), "turn": act.turn}
-        session.note("trained", {**facts, "steps": act.local_steps})
+        session.note(events.Trained(attempt, turn=act.turn, steps=act.local_steps))
 
         links: list[wire.LinkReport] = []
         started = time.monotonic()
@@ -512,7 +510,7 @@ class OrderExecutor:
             accuracy = await learner.run(learner.test, model, whole=False)
         await learner.run(learner.write, learner.committed, model)
         digest = learner.digest(model.row)
-        session.note("mixed", {**facts, "digest": digest.hex()})
+        session.note(events.Mixed(attempt, turn=act.turn, digest=digest.hex()))
         self.last_round = RoundProgress(
             act.round,
             act.local_steps,
@@ -667,7 +665,7 @@ class OrderExecutor:
     ) -> dict[int, float]:
         """Weights of the received models and of the own one, which gets those of the missing."""
         own = self._learner.worker
-        carries = self._learner.layout.columns(PUSH_WEIGHT) is not None
+        carries = bool(self._learner.rule.mass)
         if work.push_sum != carries:
             raise FedhpError(
                 f"round {work.round}: the order has push_sum = {work.push_sum}, but the models of "

@@ -8,9 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from fedhp.cluster import failpoints
+from fedhp.cluster import events, failpoints
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -112,24 +111,24 @@ class WorkerSession:
         elapsed = time.monotonic() - self._phase_since
         return {**self._phase_seconds, self.phase: self._phase_seconds[self.phase] + elapsed}
 
-    def note(self, event: str, facts: Mapping[str, Any]) -> None:
+    def note(self, event: events.Event) -> None:
         """Write an event to the history and the log."""
-        self.history.note(event, facts)
-        log.info(event, extra=dict(facts))
+        self.history.note(event)
+        log.info(event.event, extra=event.facts())
 
     def note_refusal(self, peer: str, error: Refused | BadModel, *, what: str) -> None:
         """Record a refused message; one that an honest peer never sends is a strike."""
         self.refused[error.reason] += 1
         bad = isinstance(error, BadModel) or error.reason in BAD_REASONS
         quarantined = self.guard.strike(peer, error.reason) if bad else False
-        facts = {"peer": peer, "what": what, "reason": error.reason, "quarantined": quarantined}
         written, left_out = self._log_throttle.admit(peer, what, error.reason)
         if not written:
             return
-        if left_out:
-            facts["left_out"] = left_out
-        self.history.note("refused", facts)
-        log.warning("refused", extra={**facts, "why": str(error)})
+        event = events.MessageRefused(
+            peer, what, error.reason, quarantined, left_out=left_out or None
+        )
+        self.history.note(event)
+        log.warning(event.event, extra={**event.facts(), "why": str(error)})
 
 
 def _changed(

@@ -20,6 +20,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from fedhp.cluster import events
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import RunStopped
 from fedhp.cluster.metrics_server import MetricsServer
@@ -155,8 +156,8 @@ class Worker:
             after=_last_incarnation(settings.state),
         )
         for module in self._means.trust.modules:
-            facts = {"file": str(module.file), "sha256": module.sha256}
-            self._session.note("trust", {"trusted": module.name, **facts})
+            trusted = events.Trusted(module.name, str(module.file), module.sha256)
+            self._session.note(trusted)
         incarnation = str(self._session.envelopes.incarnation)
         with storage_errors(
             settings.state / INCARNATION, option="--state", recovery="start this worker again"
@@ -243,7 +244,7 @@ class Worker:
         """Wait until the disk has space for what this worker stores."""
         self._session.enter("disk full")
         needed = _needed_bytes(learner)
-        self._history.note("disk_full", {"why": error.problem})
+        self._history.note(events.DiskFull(error.problem))
         why = full_disk(self._settings.state, needed)
         log.error("%s: this worker waits for space, then continues (%s)", why, error.problem)
         await asyncio.sleep(SPACE_SECONDS)
@@ -332,7 +333,7 @@ class Worker:
         session.guard.run = reply.run
         session.worker = reply.worker
         self._beat_seconds = reply.beat_seconds
-        session.note("join", {"run": reply.run, "epoch": reply.epoch, "worker": reply.worker})
+        session.note(events.JoinedRun(reply.run, reply.epoch, reply.worker))
         session.enter("joined")
         return reply
 
@@ -368,14 +369,20 @@ class Worker:
 
     def _note_data(self, learner: Learner, setup: Setup) -> None:
         """Say what is trained on, and how it is scaled."""
-        facts: dict[str, object] = {"samples": learner.samples, "private": setup.private}
-        if self._private is not None:
-            facts["file"] = str(self._private.path)
-            facts["not_used"] = self._private.unused
-        if setup.mean:
-            facts["mean"] = [float(f"{value:.6g}") for value in setup.mean]
-            facts["deviation"] = [float(f"{value:.6g}") for value in setup.deviation]
-        self._session.note("data", facts)
+        own = self._private
+        rounded = [
+            [float(f"{value:.6g}") for value in part] for part in (setup.mean, setup.deviation)
+        ]
+        self._session.note(
+            events.DataRead(
+                learner.samples,
+                setup.private,
+                file=None if own is None else str(own.path),
+                not_used=None if own is None else own.unused,
+                mean=rounded[0] if setup.mean else None,
+                deviation=rounded[1] if setup.mean else None,
+            )
+        )
 
     # --- heartbeats ------------------------------------------------------------------------
 
@@ -445,7 +452,7 @@ class Worker:
         """Carry out an order; whether it was the last."""
         kind = order.WhichOneof("what")
         attempt, committed = Attempt.from_order(order), Attempt.from_wire(order.committed)
-        self._session.note("order", {"kind": kind, **attempt.to_facts()})
+        self._session.note(events.Ordered(str(kind), attempt))
         up_to_date, before = True, learner.committed
         if not learner.asynchronous:
             if learner.averages_groups and order.HasField("own"):
@@ -453,7 +460,7 @@ class Worker:
                 learner.kept = tuple(map(Attempt.from_wire, order.keep))
             up_to_date = learner.advance(committed)
             if learner.committed != before:
-                self._session.note("advanced", committed.to_facts())
+                self._session.note(events.Advanced(committed))
         if kind == "finished":
             await self._finish(learner, order.finished.why)
             if order.finished.removed:
@@ -505,18 +512,13 @@ class Worker:
             report = await executor.act(order, received=self._ordered_at)
         self._history.flush()  # what was done is written down before others know of it
         self._session.enter("reporting")
-        if self._coordinator.reports_with_next:
-            self._unsent = (attempt, report)
-        else:
-            self._note_receipt(attempt, await self._coordinator.report(report, attempt))
+        self._unsent = (attempt, report)
         if executor.last_round is not None:
             self._metrics.round_ended(executor.last_round)
             self._on_round(executor.last_round)
 
     def _note_receipt(self, attempt: Attempt, receipt: wire.Receipt) -> None:
-        self._session.note(
-            "reported", {**attempt.to_facts(), "accepted": receipt.accepted, "why": receipt.why}
-        )
+        self._session.note(events.ReportAnswered(attempt, receipt.accepted, receipt.why))
         if not receipt.accepted:
             log.warning("report not counted", extra={"why": receipt.why, **attempt.to_facts()})
 
@@ -527,9 +529,9 @@ class Worker:
                 break
             except StorageFull as error:
                 await self._wait_for_space(learner, error)
-        facts = {"why": why, **learner.committed.to_facts()}
-        log.info("finished", extra={**facts, "model": str(path)})
-        self._history.note("finished", facts)
+        finished = events.WorkerFinished(why, learner.committed)
+        log.info("finished", extra={**finished.facts(), "model": str(path)})
+        self._history.note(finished)
 
 
 def _needed_bytes(learner: Learner) -> int:

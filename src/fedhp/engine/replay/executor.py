@@ -10,25 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedhp.algorithms import Algorithm
+from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.engine.context import PlanningContext
 from fedhp.engine.events import EventLoop
-from fedhp.engine.executor import Estimates, Exchanged, LocalTraining, Training, travelled
+from fedhp.engine.executor import Estimates, LocalTraining, Training
 from fedhp.engine.loop import RoundLoop
+from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
 from fedhp.graph import neighbor_lists
 from fedhp.learn.topk import is_kept
 from fedhp.record.measured import Distances, Measured, Rounds
-from fedhp.types import (
-    BoolArray,
-    Exchange,
-    FloatArray,
-    GroupAverage,
-    IntArray,
-    NeighborMixing,
-    PeerScoring,
-    RoundRecord,
-)
+from fedhp.rounds.context import PlanningContext
+from fedhp.types import BoolArray, FloatArray, IntArray, RoundRecord
 from fedhp.world import World
 
 
@@ -44,6 +36,7 @@ class ReplayExecutor:
         kept: IntArray | None = None,
     ) -> None:
         self.context = context
+        self.workers = measured.workers
         self.kept = kept  # PENS: how often each worker kept each peer, [2E]
         self.drew_peers = False  # PENS: whether a round was in its second stage
         self.links_asked = self.links_measured = 0  # whose distance the planner got
@@ -81,20 +74,34 @@ class ReplayExecutor:
 
     def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
         """The links of the plan, with the distances of the record."""
-        selected = np.empty((self._measured.workers, 0), dtype=np.int64)
-        if isinstance(exchange, PeerScoring):
-            selected = self._select(exchange, round_index)
-        else:
-            self.drew_peers = True
-        links = travelled(exchange, selected)
-        if isinstance(exchange, PeerScoring) and exchange.symmetric and self.kept is not None:
+        return exchange.carry_out(self, round_index=round_index)
+
+    def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
+        """As planned."""
+        self.drew_peers = True
+        nobody = np.empty((self.workers, 0), dtype=np.int64)
+        return self._measured_over(mixing.links, nobody, round_index, directed=mixing.directed)
+
+    def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
+        """With the peers that were kept, where the record says how often."""
+        selected = self._select(mixing.sources, scoring.keep, round_index)
+        links = mixing.kept_links(selected)
+        if scoring.symmetric and self.kept is not None:
             links, _ = self._measured.transfers(round_index)
-        if isinstance(exchange, GroupAverage):  # no planner of groups sees distances
-            return Exchanged(links, False, np.full(len(links), np.nan), selected)
+        return self._measured_over(links, selected, round_index, directed=True)
+
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        """There are no models."""
+
+    def proceed(self) -> None:
+        """There are no models."""
+
+    def _measured_over(
+        self, links: IntArray, selected: IntArray, round_index: int, *, directed: bool
+    ) -> Exchanged:
         distance, measured = self._distances.of(links, round_index)
         self.links_asked += len(links)
         self.links_measured += int(measured.sum())
-        directed = not isinstance(exchange, NeighborMixing)
         share = self._shares(links, round_index, directed=directed)
         return Exchanged(links, directed, distance, selected, share)
 
@@ -123,10 +130,10 @@ class ReplayExecutor:
         at = round_index - 1
         return Training(self._measured.train_loss[at], self._measured.update_norm[at])
 
-    def _select(self, exchange: PeerScoring, round_index: int) -> IntArray:
+    def _select(self, candidates: IntArray, keep: int, round_index: int) -> IntArray:
         """Who is kept. Candidates come in random order: the first are a choice by chance."""
         if self.kept is None:
-            return exchange.candidates[:, : exchange.keep]
+            return candidates[:, :keep]
         # How often is on record, not when; nobody is kept twice in a round, and only the
         # sum at the end of the stage counts.
         start, peers = neighbor_lists(self.context.federation.base_topology)
@@ -175,7 +182,7 @@ class ReplayEventExecutor:
 
 def replay_loop(executor: ReplayExecutor) -> RoundLoop | EventLoop:
     """The loop of an executor's planner."""
-    if isinstance(executor.context.algorithm, Algorithm):
+    if is_synchronous(executor.context.algorithm):
         return RoundLoop(executor.context, executor)
     return EventLoop(executor.context, ReplayEventExecutor())
 

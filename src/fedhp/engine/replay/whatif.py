@@ -8,49 +8,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from fedhp import components
-from fedhp.algorithms import Algorithm, AsyncAlgorithm
-from fedhp.algorithms.base import Settings
-from fedhp.algorithms.dpsgd import DPSGD
-from fedhp.algorithms.fedhp import FedHP
-from fedhp.algorithms.fedhp_plus import FedHPPlus
-from fedhp.algorithms.ldsgd import LDSGD
-from fedhp.algorithms.pens import PENS
+from fedhp.algorithms.base import abouts, built_ins, is_asynchronous, is_synchronous, traits_of
 from fedhp.config import ExchangeConfig, Experiment, log_notes, parse, to_tables
-from fedhp.engine.context import PlanningContext, federation_of, planning_context
+from fedhp.config.origins import Origins
 from fedhp.engine.replay.executor import ReplayExecutor, replay, world_difference
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, RunError
 from fedhp.record.measured import Distances, Measured, Rounds
 from fedhp.record.reader import RunReader
+from fedhp.rounds.context import PlanningContext, federation_of, planning_context
 from fedhp.tables import COMMAND_LINE, parse_override
 from fedhp.topologies import ADDED_NAMES
 
-PLANNERS = (
-    "fedhp:deadline=opt",
-    "fedhp:deadline=fill",
-    "dpsgd",
-    "ldsgd",
-    "adpsgd",
-    "adpsgd:steps=100",
-    "pens",
-)
-FOLLOWING = ("dpsgd", "ldsgd")  # they mix on a ring, or on the topology where it is asked for
 LOCAL_WORK = ("training.local_steps", "training.local_epochs")
 ALLOWED = (
     "world.*, topology.*, algorithm.* of the run's own planner, training.local_steps or "
     "training.local_epochs"
 )
-DEFAULT_SMOOTHING = FedHP().distance_smoothing  # of estimated distances, where the run had none
-SETTLED = ("opt", "settled")  # the deadline and planner of FedHP that need no pace
-
 _TRAINS = "other models would be trained, and the measurements of these would not apply"
 _NO_EFFECT = "it changes no plan and no time"
 REFUSED = {
@@ -225,26 +207,25 @@ def _entries(planners: Sequence[str]) -> list[str]:
 def _whatif(folder: str | Path, planners: Sequence[str], overrides: Sequence[str]) -> WhatIf:
     started = time.monotonic()
     with RunReader(folder) as run:
-        source = str(run.folder / "experiment.toml")
-        own = parse(_tables(run), source=source, stored=True)
-        base = _changed(own, overrides, source=source)
+        origins = Origins(str(run.folder / "experiment.toml"))
+        own = parse(_tables(run), origins=origins, stored=True)
+        base = _changed(own, overrides)
         variants = _variants(planners, base, overrides)
         measured = Measured(run)
-        context = _context(own, measured, source=source)
+        context = _context(own, measured)
         _check_world(context, measured, folder=run.folder)
         label = run.meta("label")
-        changed = [(label, _context(base, measured, source=COMMAND_LINE))] if overrides else []
+        given = base.with_origins(replace(base.origins, name=COMMAND_LINE))
+        changed = [(label, _context(given, measured))] if overrides else []
         contexts = [
-            (
-                variant.label,
-                _context(_of_variant(variant, base), measured, source=_option(variant.label)),
-            )
-            for variant in variants
+            (variant.label, _context(_of_variant(variant, base), measured)) for variant in variants
         ]
         keys = [parse_override(override)[0] for override in overrides]
-        _check_local_work(keys, [other for _, other in (contexts if planners else changed)])
+        with Origins(COMMAND_LINE).named():
+            _check_local_work(keys, [other for _, other in (contexts if planners else changed)])
         for variant, (_, other) in zip(variants, contexts, strict=True):
-            _check_local_work(list(variant.overrides), [other], source=_option(variant.label))
+            with Origins(_option(variant.label)).named():
+                _check_local_work(list(variant.overrides), [other])
         if not planners:
             contexts = _different([*changed, *contexts], [] if overrides else [context])
         executors = _executors([context, *(other for _, other in contexts)], measured)
@@ -283,17 +264,18 @@ def _tables(run: RunReader) -> dict[str, Any]:
     return tables
 
 
-def _changed(own: Experiment, overrides: Sequence[str], *, source: str) -> Experiment:
+def _changed(own: Experiment, overrides: Sequence[str]) -> Experiment:
     """The run's own experiment with these settings; the measurements must stay valid."""
-    for override in overrides:
-        _check_key(parse_override(override)[0], source=COMMAND_LINE)
+    with Origins(COMMAND_LINE).named():
+        for override in overrides:
+            _check_key(parse_override(override)[0])
     notes: list[str] = []
-    changed = parse(to_tables(own), overrides, source=source, notes=notes)
+    changed = parse(to_tables(own), overrides, origins=own.origins, notes=notes)
     log_notes(notes)
     return changed
 
 
-def _check_key(key: str, *, source: str) -> None:
+def _check_key(key: str) -> None:
     why = REFUSED.get(key) or REFUSED.get(key.partition(".")[0], "")
     fix = "remove it, or start a new run with it"
     if key in LOCAL_WORK:
@@ -307,41 +289,26 @@ def _check_key(key: str, *, source: str) -> None:
         raise ConfigError(
             f"cannot be changed in a replay: {why}",
             key=key,
-            source=source,
             allowed=ALLOWED,
             fix=fix,
         )
 
 
-def _check_local_work(
-    changed: Sequence[str], contexts: Sequence[PlanningContext], *, source: str = COMMAND_LINE
-) -> None:
+def _check_local_work(changed: Sequence[str], contexts: Sequence[PlanningContext]) -> None:
     """Refuse local steps or epochs that none of these planners uses."""
     keys = [key for key in changed if key in LOCAL_WORK]
-    if not keys or any(_uses_local_work(context.algorithm) for context in contexts):
+    traits = [traits_of(context.algorithm) for context in contexts]
+    if not keys or any(each.local_work and not each.own_steps for each in traits):
         return
+    fixed = built_ins(lambda part: part.configured().local_work)
     names = ", ".join(dict.fromkeys(repr(other.experiment.algorithm.name) for other in contexts))
     raise ConfigError(
         f"would change nothing: {names} sets the steps by itself",
         key=keys[0],
-        source=source,
-        allowed="a planner with fixed steps (dpsgd, ldsgd, adpsgd, pens; without algorithm.steps), "
-        "or FedHP with deadline = 'fill'",
+        allowed=f"a planner with fixed steps ({', '.join(fixed)}; without algorithm.steps), or "
+        "FedHP with deadline = 'fill'",
         fix="remove it, or name the planners whose steps it sets, such as --planner dpsgd",
     )
-
-
-def _uses_local_work(algorithm: Algorithm | AsyncAlgorithm) -> bool:
-    """Whether training.local_steps or local_epochs changes its plans; of a user's it may."""
-    if isinstance(algorithm, FedHP):
-        return _is_paced(algorithm) and algorithm.initial_steps is None
-    if not isinstance(algorithm, Settings):
-        return True
-    return algorithm.local_epochs and getattr(algorithm, "steps", None) is None
-
-
-def _is_paced(algorithm: FedHP) -> bool:
-    return (algorithm.deadline, algorithm.planner) != SETTLED
 
 
 def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str]) -> list[Variant]:
@@ -349,8 +316,9 @@ def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str
     chosen = _entries(planners) or _default_planners(base)
     variants = [parse_variant(text, key="--planner") for text in dict.fromkeys(chosen)]
     for variant in variants:
-        for key in (*variant.overrides, *(f"algorithm.{name}" for name in variant.settings)):
-            _check_key(key, source=_option(variant.label))
+        with Origins(_option(variant.label)).named():
+            for key in (*variant.overrides, *(f"algorithm.{name}" for name in variant.settings)):
+                _check_key(key)
     name = base.algorithm.name
     for override in overrides if planners else ():
         key = parse_override(override)[0]
@@ -368,15 +336,24 @@ def _variants(planners: Sequence[str], base: Experiment, overrides: Sequence[str
 def _default_planners(base: Experiment) -> list[str]:
     """All that can plan on the topology (where it changes, those that follow it) and have the
     run's exchange."""
-    on_topology = [f"{name}:neighbors=base" for name in FOLLOWING]
-    if federation_of(base).changing is not None:
+    following = {name: part.on_topology for name, part in abouts().items() if part.on_topology}
+    on_topology = [f"{name}:{setting}" for name, setting in following.items()]
+    with base.origins.named():
+        changing = federation_of(base).changing
+    if changing is not None:
         return on_topology
     plain = base.exchange == ExchangeConfig() and base.attack.kind in ("none", "label_flip")
-    planners = [name for name in PLANNERS if plain or not name.startswith("adpsgd")]
+    with_rounds = built_ins(is_synchronous)
+    planners = [
+        f"{name}:{settings}".rstrip(":")
+        for name, part in abouts().items()
+        for settings in part.planners
+        if plain or name in with_rounds
+    ]
     if base.training.local_epochs is not None:
         planners = [name for name in planners if ":steps=" not in name]
     if base.topology.name in ADDED_NAMES:
-        return [*(name for name in planners if name not in FOLLOWING), *on_topology]
+        return [*(name for name in planners if name not in following), *on_topology]
     return planners
 
 
@@ -386,28 +363,29 @@ def _option(label: str) -> str:
 
 def _of_variant(variant: Variant, base: Experiment) -> Experiment:
     notes: list[str] = []
-    changed = parse(tables_of(variant, base, notes=notes), source=_option(variant.label))
+    origins = replace(base.origins, name=_option(variant.label))
+    changed = parse(tables_of(variant, base, notes=notes), origins=origins)
     log_notes(notes)
     return changed
 
 
-def _context(experiment: Experiment, measured: Measured, *, source: str) -> PlanningContext:
+def _context(experiment: Experiment, measured: Measured) -> PlanningContext:
     """A planner and its world, tried; the model is as large as it was unless a setting says so."""
-    context = planning_context(
-        experiment,
-        model_bits=8.0 * measured.model_bytes,
-        transfer_share=measured.transfer_share,
-        samples=measured.samples,
-        trains=False,
-        source=source,
-    )
-    try_algorithm(context, source=source)
+    with experiment.origins.named():
+        context = planning_context(
+            experiment,
+            model_bits=8.0 * measured.model_bytes,
+            transfer_share=measured.transfer_share,
+            samples=measured.samples,
+            trains=False,
+        )
+    try_algorithm(context)
     return context
 
 
 def _check_world(context: PlanningContext, measured: Measured, *, folder: Path) -> None:
     """Refuse to replay in a world that is not the one of the record."""
-    asynchronous = isinstance(context.algorithm, AsyncAlgorithm)
+    asynchronous = is_asynchronous(context.algorithm)
     difference = world_difference(measured, context.world, asynchronous=asynchronous)
     if difference:
         raise RunError(
@@ -432,15 +410,15 @@ def _different(
 def _executors(contexts: Sequence[PlanningContext], measured: Measured) -> list[ReplayExecutor]:
     """The first is the run's own; those with one base topology share the distances."""
     own = contexts[0]
-    smoothing = getattr(own.algorithm, "distance_smoothing", DEFAULT_SMOOTHING)
-    kept = measured.kept_peers() if isinstance(own.algorithm, PENS) else None
+    traits = traits_of(own.algorithm)
+    kept = None if traits.scoring is None else measured.kept_peers()
     shared: dict[bytes, Distances] = {}
     executors = []
     for context in contexts:
         base = context.federation.base_topology
         key = base.links.tobytes()
         if key not in shared:
-            shared[key] = Distances(measured, base, smoothing=smoothing)
+            shared[key] = Distances(measured, base, smoothing=traits.distance_smoothing)
         same = context.algorithm == own.algorithm and key == next(iter(shared))
         executors.append(
             ReplayExecutor(context, measured, distances=shared[key], kept=kept if same else None)
@@ -460,10 +438,11 @@ def _outcome(
 def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
     """What a planner was given that would have been different in a run with it."""
     algorithm = executor.context.algorithm
-    if isinstance(algorithm, AsyncAlgorithm | DPSGD | LDSGD | FedHPPlus):
-        return  # they plan by the clock, the world and the seed alone
-    if isinstance(algorithm, PENS):
-        if executor.kept is None and (algorithm.symmetric or executor.drew_peers):
+    traits = traits_of(algorithm)
+    if is_asynchronous(algorithm) or traits.plans_by == "world":
+        return
+    if traits.scoring is not None:
+        if executor.kept is None and (traits.scoring.symmetric or executor.drew_peers):
             yield "its scores are not on record: peers are kept as if by chance"
         return
     share = executor.links_measured / max(1, executor.links_asked)
@@ -473,8 +452,7 @@ def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
         f"for, {100 * share:.0f} % were measured in the same round, the others are estimated from "
         f"those{rough}"
     )
-    paced = isinstance(algorithm, FedHP) and _is_paced(algorithm)
-    if paced and not np.isfinite(measured.smoothness).any():
+    if traits.uses_estimates and not np.isfinite(measured.smoothness).any():
         yield "the run measured no smoothness or gradient variance: the pace stays as it starts"
     if not measured.all_links:
         yield "the record holds a selection of the links of a round, not all"

@@ -23,15 +23,15 @@ from fedhp.algorithms.rates import check_rate_has_effect, ignored_rate, is_rate_
 from fedhp.children import module_command
 from fedhp.components import is_dotted
 from fedhp.config import (
+    Draft,
     Experiment,
     check_origin,
-    check_targets,
     log_notes,
     parse,
     parse_change,
-    source_of,
     to_tables,
 )
+from fedhp.config.origins import Origins
 from fedhp.engine.prepare import cores, prepare
 from fedhp.engine.runs.job import Event
 from fedhp.engine.runs.run import check_folder, is_complete
@@ -56,52 +56,61 @@ Report = Callable[[Cell, Event], None]
 
 
 def plan_cells(
-    tables: Mapping[str, Any],
+    draft: Draft,
     *,
     overrides: Sequence[str],
     algorithms: Sequence[str] | None,
     seeds: Sequence[int] | None,
     out: Path,
-    source: str,
 ) -> list[Cell]:
     """All runs of a comparison, every configuration checked; dropped settings are logged."""
-    folder = Path(source).parent if source else None
     refuse_seed(overrides, fix="write --seeds instead, such as --seeds 0-4")
     notes: list[str] = []
-    base = parse(tables, overrides, source=source, folder=folder, notes=notes)
-    check_targets(base, source=source_of("evaluation.targets", overrides, source))
+    base = draft.experiment(overrides, notes=notes)
     own = base.algorithm
     if not is_dotted(own.name):  # a mistake in it counts, even if it is not compared
-        load_algorithm(own.name, own.settings, source=source_of("algorithm", overrides, source))
+        with base.origins.named():
+            load_algorithm(own.name, own.settings)
     entries = base.compare.algorithms if algorithms is None else algorithms
     labels = [with_colons(entry) for entry in entries]
     numbers = list(base.compare.seeds if seeds is None else seeds)
-    for name, values, given in (("algorithms", labels, algorithms), ("seeds", numbers, seeds)):
-        folders = [folder_name(str(value)) for value in values]
-        repeated = [value for i, value in enumerate(values) if folders[i] in folders[:i]]
-        if repeated or not values:
-            raise ConfigError(
-                f"{repeated[0]!r} is given twice" if repeated else "the list is empty",
-                key=f"compare.{name}",
-                source=source if given is None else COMMAND_LINE,
-                allowed="a list that is not empty and has no entry twice",
-                fix=f"correct --{name}, or [compare] in the file",
-            )
+    listed_in = base.origins if algorithms is None else Origins(COMMAND_LINE)
+    with listed_in.named():
+        _refuse_repeated("algorithms", labels)
+    with (base.origins if seeds is None else Origins(COMMAND_LINE)).named():
+        _refuse_repeated("seeds", numbers)
+    with listed_in.named():
+        variants = [parse_variant(label) for label in labels]
     cells = []
-    listed_in = source if algorithms is None else COMMAND_LINE
-    for variant in [parse_variant(label, source=listed_in) for label in labels]:
+    for variant in variants:
         changed = tables_of(variant, base, notes=notes)
+        origins = base.origins.with_label(
+            variant.label, variant.keys, listed=algorithms is not None
+        )
         for seed in numbers:
             changed["seed"] = seed
-            experiment = parse(changed, source=_source(source, variant.label))
+            experiment = parse(changed, origins=origins)
             run_folder = out / folder_name(variant.label) / f"seed-{seed}"
             cells.append(Cell(variant.label, seed, experiment, run_folder))
         if is_rate_overridden(variant.overrides.items()):
-            check_rate_has_effect(experiment, source=_source(listed_in, variant.label))
+            check_rate_has_effect(experiment)
     if is_rate_overridden(map(parse_change, overrides)):
         _check_rate_of_all([cell.experiment for cell in cells])
     log_notes(notes)
     return cells
+
+
+def _refuse_repeated(name: str, values: Sequence[object]) -> None:
+    """Refuse a list of [compare] that is empty, or of which two entries would share a folder."""
+    folders = [folder_name(str(value)) for value in values]
+    repeated = [value for i, value in enumerate(values) if folders[i] in folders[:i]]
+    if repeated or not values:
+        raise ConfigError(
+            f"{repeated[0]!r} is given twice" if repeated else "the list is empty",
+            key=f"compare.{name}",
+            allowed="a list that is not empty and has no entry twice",
+            fix=f"correct --{name}, or [compare] in the file",
+        )
 
 
 def _check_rate_of_all(experiments: Sequence[Experiment]) -> None:
@@ -122,24 +131,20 @@ def refuse_seed(overrides: Sequence[str], *, fix: str) -> None:
         )
 
 
-def check_cells(cells: Sequence[Cell], *, resume: bool, source: str) -> None:
+def check_cells(cells: Sequence[Cell], *, resume: bool) -> None:
     """Find every mistake before the first run: settings, data, models, folders."""
     seen: set[str] = set()
     for cell in cells:
-        check_origin(cell.experiment, source=source)
+        check_origin(cell.experiment)
         check_folder(cell.experiment, cell.folder, resume=resume)
         if cell.label not in seen:
             seen.add(cell.label)
-            try:
-                try_algorithm(prepare(cell.experiment, source=source), source=source)
-            except ConfigError as error:
-                raise error.with_source(_source(source, cell.label)) from error
+            try_algorithm(prepare(cell.experiment))
 
 
 def run_cells(
     cells: Sequence[Cell],
     *,
-    source: str = "",
     jobs: int | None = None,
     ray: str | None = None,
     report: Report = lambda cell, event: None,
@@ -169,7 +174,7 @@ def run_cells(
         count = min(jobs or slots, len(unfinished))
         executors = 1 if ray is not None else max(1, cores() // max(1, count))
         threads = [
-            _JobThread(waiting, report, errors, source, new_job=new_job, executors=executors)
+            _JobThread(waiting, report, errors, new_job=new_job, executors=executors)
             for _ in range(count)
         ]
         _join(threads, stop)
@@ -250,14 +255,13 @@ class _JobThread(threading.Thread):
         waiting: queue.SimpleQueue[Cell],
         report: Report,
         errors: list[FedhpError],
-        source: str,
         *,
         new_job: Callable[[], Job],
         executors: int,
     ) -> None:
         super().__init__(daemon=True)
         self._waiting, self._report, self._errors = waiting, report, errors
-        self._source, self._executors = source, executors
+        self._executors = executors
         self._trust = granted()  # here, since a thread has a context of its own
         self._halted = threading.Event()
         self._job = new_job()
@@ -286,7 +290,7 @@ class _JobThread(threading.Thread):
             "experiment": to_tables(cell.experiment),
             "folder": str(cell.folder),
             "label": cell.label,
-            "source": self._source,
+            "file": cell.experiment.origins.file,
             "executors": self._executors,
             "trust": list(self._trust),
         }
@@ -330,8 +334,3 @@ def folder_name(label: str) -> str:
     )
     name = "," + name[1:] if name.startswith(".") else name
     return name if len(name) <= 100 else f"{name[:90]},{zlib.crc32(label.encode()):08x}"
-
-
-def _source(source: str, label: str) -> str:
-    """Where a setting of one algorithm comes from, for errors."""
-    return f"{source}, {label}" if source else label

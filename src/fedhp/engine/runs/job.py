@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedhp.config import parse
+from fedhp.config.origins import UNKNOWN, Origins
 from fedhp.engine.runs.run import start_run
 from fedhp.errors import Interrupted, as_fedhp_error
 from fedhp.trust import grant
@@ -60,14 +61,14 @@ def cell_events(
     """Run a cell; an event for every round, then one that says how it ended."""
     try:
         grant(cell["trust"])
-        experiment = parse(cell["experiment"])
+        origins = Origins.of_file(cell["file"]) if cell["file"] else UNKNOWN
+        experiment = parse(cell["experiment"], origins=origins)
         if experiment.executors == "auto":
             experiment = experiment.model_copy(update={"executors": cell["executors"]})
         run = start_run(
             experiment,
             Path(cell["folder"]),
             resume=True,
-            source=cell["source"],
             label=cell["label"],
             stop=stop,
         )

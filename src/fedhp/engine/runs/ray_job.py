@@ -84,7 +84,7 @@ class RayJob:
         """Start a task and pass on what it reports; a task that is lost is started again."""
         errors = self._ray.exceptions
         cell = {**message, "folder": os.path.abspath(message["folder"])}
-        folders = [os.path.dirname(os.path.abspath(message["source"])), os.getcwd()]
+        folders = [os.path.dirname(os.path.abspath(message["file"])), os.getcwd()]
         for _ in range(MAX_LOSSES):
             if self._stopped:
                 return

@@ -11,34 +11,30 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
 import torch
 
-from fedhp.algorithms import Algorithm, load_algorithm
+from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import (
-    Lengthenable,
-    Lengthened,
-    OtherDecisions,
-    PastRound,
-    averages_groups,
+    is_asynchronous,
+    is_synchronous,
+    traits_of,
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
-from fedhp.engine.arrivals import PAIR_STATE
-from fedhp.engine.context import epoch_steps_of, extra_state
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
 from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.memory import count_copies, peak_memory
 from fedhp.engine.prepare import Prepared, prepare
-from fedhp.engine.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
+from fedhp.engine.shard.arrivals import PAIR_STATE
+from fedhp.engine.shard.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.engine.trial import try_algorithm
 from fedhp.engine.until import StopCondition, is_due
@@ -56,14 +52,12 @@ from fedhp.record.checkpoint import (
 from fedhp.record.links import round_bytes
 from fedhp.record.lock import FolderLock
 from fedhp.record.store import RECORD_FILE, Store, description
-from fedhp.record.tensors import Arrays
-from fedhp.timing import median_steps
-from fedhp.types import RoundRecord, StepReason
+from fedhp.rounds.context import extra_state
+from fedhp.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
 # A checkpoint may take this share of the time at most, however slow the disk.
 CHECKPOINT_SHARE = 0.05
-LENGTHENED = "lengthened"  # the description's key: the run was started with fewer rounds
 
 
 class Run:
@@ -173,10 +167,6 @@ class Run:
                 )
             self._restore(loop, executor, saved)
         store.truncate(loop.checkpoint().round_index)
-        if isinstance(loop, RoundLoop) and store.meta(LENGTHENED):
-            # The checkpoint may be of a time when the run had fewer rounds.
-            past = _lengthened(self.prepared.algorithm, self.prepared.experiment, store)
-            loop.change_state(past.state)
         _continue_after(loop.stop_condition, store)
         store.set_meta("status", "running")
         return loop
@@ -184,7 +174,6 @@ class Run:
     def _restore(
         self, loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint
     ) -> None:
-        saved = _with_former_velocity(saved)
         models = saved.arrays.get("models")
         wanted = (self.prepared.experiment.workers, self.prepared.layout.width)
         if models is None or models.shape != wanted:
@@ -247,7 +236,7 @@ def _continue_after(condition: StopCondition, store: Store) -> None:
 def loop_of(executor: ShardedExecutor) -> RoundLoop | EventLoop:
     """The loop that an executor's algorithm needs."""
     prepared = executor.prepared
-    if isinstance(prepared.algorithm, Algorithm):
+    if is_synchronous(prepared.algorithm):
         return RoundLoop(prepared, executor, tester=executor)
     return EventLoop(prepared, executor, tester=executor)
 
@@ -258,22 +247,10 @@ def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Che
     scalars, kept = dict(state.scalars), layout.state
     if kept.start < kept.stop:
         scalars[STATE_COLUMNS] = [kept.start, kept.stop]
-    others = [slot for slot in layout.carried if slot.name not in OPTIMIZER_STATE]
+    others = [slot for slot in layout.carried if slot.vector.name not in OPTIMIZER_STATE]
     if others:
         scalars[CARRIED_COLUMNS] = [[slot.start, slot.stop] for slot in others]
     return replace(state, arrays={**executor.state(), **state.arrays}, scalars=scalars)
-
-
-def _with_former_velocity(saved: Checkpoint) -> Checkpoint:
-    """A checkpoint from before velocities were columns of the models: they are the last ones."""
-    velocity = saved.arrays.get("velocity")
-    if velocity is None:
-        return saved
-    wider: Arrays = {}
-    for name in ("models", "in_flight"):
-        if name in saved.arrays:
-            wider[name] = np.concatenate([saved.arrays[name], velocity], axis=1)
-    return replace(saved, arrays={**saved.arrays, **wider})
 
 
 def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint) -> None:
@@ -285,7 +262,7 @@ def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Check
     names += extra_state(prepared.experiment, prepared.algorithm)
     if prepared.experiment.exchange.compression == "topk":
         names += PAIR_STATE
-    if averages_groups(prepared.algorithm):
+    if traits_of(prepared.algorithm).group_average:
         names += GROUP_STATE
     executor.load({name: saved.arrays[name] for name in names})
     loop.restore(saved)
@@ -296,7 +273,6 @@ def start_run(
     folder: str | Path,
     *,
     resume: bool = False,
-    source: str = "",
     label: str = "",
     stop: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -306,9 +282,10 @@ def start_run(
     if experiment.engine == "ray":
         from fedhp.engine.ray import check_cluster
 
-        check_cluster(experiment.ray.address, source=source)
-    prepared = prepare(experiment, source=source)
-    try_algorithm(prepared, source=source)
+        with experiment.origins.named():
+            check_cluster(experiment.ray.address)
+    prepared = prepare(experiment)
+    try_algorithm(prepared)
     if resumed:
         _extend(experiment, target)
     else:
@@ -380,9 +357,9 @@ def run_storage_errors(folder: Path) -> AbstractContextManager[None]:
 def _check_space(prepared: Prepared, folder: Path) -> None:
     """Refuse when the disk clearly cannot hold the run."""
     experiment = prepared.experiment
-    matrices = 2 if isinstance(prepared.algorithm, Algorithm) else 3
+    matrices = 2 if is_synchronous(prepared.algorithm) else 3
     matrices += 2 * len(extra_state(experiment, prepared.algorithm))
-    if averages_groups(prepared.algorithm):
+    if traits_of(prepared.algorithm).group_average:
         matrices += 2 * len(GROUP_STATE)
     copies = 2 * count_copies(experiment)  # two checkpoints, while one replaces the other
     checkpoint = 4 * prepared.layout.width * (experiment.workers * matrices + copies)
@@ -423,7 +400,7 @@ def _create(prepared: Prepared, target: Path, *, label: str) -> None:
 
 
 def _description(prepared: Prepared, label: str) -> dict[str, Any]:
-    asynchronous = not isinstance(prepared.algorithm, Algorithm)
+    asynchronous = is_asynchronous(prepared.algorithm)
     return {
         **description(prepared.experiment, label=label, asynchronous=asynchronous),
         "devices": list(prepared.world.devices.names),
@@ -486,64 +463,25 @@ def _check_extendable(
 ) -> None:
     """Refuse more rounds where earlier decisions would have been different with them."""
     part = experiment.algorithm
-    try:
-        with closing(Store.open(folder)) as store:
-            _check_rates(experiment, store)
-            _lengthened(load_algorithm(part.name, part.settings), experiment, store)
-    except OtherDecisions as error:
-        raise RunError(
-            f"{folder}: {key} is {new}, but the run was started with {old}, and "
-            f"with {key} = {new} earlier decisions would have been different: {error}",
-            allowed=f"{key} = {old}, or more where no earlier decision depends on it",
-            fix=f"start a new run with {key} = {new} and another --out ({error.hint})",
-        ) from None
-
-
-def _check_rates(experiment: Experiment, store: Store) -> None:
-    """A cosine ends with the run: every rate after the warm-up depends on its length."""
-    if experiment.training.schedule == "cosine" and store.last_round():
-        raise OtherDecisions(
-            "the learning rates of training.schedule = 'cosine' end with the run",
-            hint="or use another training.schedule where runs shall be continued",
-        )
-
-
-def _lengthened(algorithm: object, experiment: Experiment, store: Store) -> Lengthened:
-    """What changes in the past of a run that gets more rounds."""
-    if not getattr(algorithm, "uses_rounds", True):
-        return Lengthened({}, {})
-    if not isinstance(algorithm, Lengthenable):
-        raise OtherDecisions(
-            f"the algorithm {experiment.algorithm.name!r} may use the number of rounds",
-            hint="if it does not, set uses_rounds = False in its class",
-        )
-    steps = epoch_steps_of(experiment, store.meta("samples") or ())
-    return algorithm.lengthen(
-        _past_rounds(store, experiment.horizon),
-        workers=experiment.workers,
-        rounds=experiment.rounds,
-        local_steps=experiment.training.local_steps if steps is None else median_steps(steps),
+    if traits_of(load_algorithm(part.name, part.settings)).uses_rounds:
+        problem = f"the algorithm {part.name!r} may use the length of the run"
+        hint = "if it is your own and does not, set traits = Traits(uses_rounds=False) in its class"
+    elif experiment.training.schedule == "cosine" and _last_round(folder):
+        problem = "the learning rates of training.schedule = 'cosine' end with the run"
+        hint = "or use another training.schedule where runs shall be continued"
+    else:
+        return
+    raise RunError(
+        f"{folder}: {key} is {new}, but the run was started with {old}, and "
+        f"with {key} = {new} earlier decisions would have been different: {problem}",
+        allowed=f"{key} = {old}, or more where no earlier decision depends on it",
+        fix=f"start a new run with {key} = {new} and another --out ({hint})",
     )
 
 
-def _past_rounds(store: Store, horizon: float | None) -> list[PastRound]:
-    rounds, table = store.columns("rounds"), store.columns("facts")
-    facts: dict[int, dict[str, float]] = {}
-    for index, name, value in zip(table["round"], table["name"], table["value"], strict=True):
-        facts.setdefault(index, {})[name] = float("nan") if value is None else value
-    starts = [0.0, *rounds["clock"][:-1]]
-    return [
-        PastRound(
-            index,
-            rate,
-            StepReason.parse(rule),
-            facts.get(index, {}),
-            share_done=None if horizon is None else start / horizon,
-        )
-        for index, rate, rule, start in zip(
-            rounds["round"], rounds["learning_rate"], rounds["rule"], starts, strict=True
-        )
-    ]
+def _last_round(folder: Path) -> int:
+    with closing(Store.open(folder)) as store:
+        return store.last_round()
 
 
 def _irregular_tests(store: Store, experiment: Experiment) -> list[int]:
@@ -576,14 +514,8 @@ def _extend(experiment: Experiment, folder: Path) -> None:
             meta: dict[str, Any] = {"experiment": tables, "status": "interrupted"}
             if experiment.horizon is None:
                 meta["rounds"] = experiment.rounds
-            facts: Mapping[int, Mapping[str, float]] = {}
-            if any(key in LENGTHS for key, _, _ in changed):
-                part = experiment.algorithm
-                algorithm = load_algorithm(part.name, part.settings)
-                facts = _lengthened(algorithm, experiment, store).facts
-                meta[LENGTHENED] = True
             irregular = None if ended else _irregular_tests(store, experiment)
-            store.extend(meta, irregular=irregular, facts=facts)
+            store.extend(meta, irregular=irregular)
             store.leave_wal_mode()
         write_file(folder / EXPERIMENT, tomli_w.dumps(tables).encode())
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedhp.config import Experiment, check_targets, log_notes, parse, source_of, to_tables
+from fedhp.config import Draft, Experiment, log_notes, to_tables
+from fedhp.config.origins import Origins
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.campaign import Cell, plan_cells, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_finished
@@ -264,8 +265,7 @@ def _read_set(
     file = read_checked(SetFile, path)
     settings: SetProfile = getattr(file, profile)
     tables = merge_tables(file.experiment, settings.experiment)
-    experiment = parse(tables, overrides, source=str(path), folder=path.parent, notes=notes)
-    check_targets(experiment, source=source_of("evaluation.targets", overrides, str(path)))
+    experiment = Draft(tables, Origins.of_file(path)).experiment(overrides, notes=notes)
     changed = f"changed: {', '.join(overrides)}" if overrides else ""
     note = "; ".join(filter(None, [settings.note, changed]))
     return PaperSet(key, settings.title, file.stands_for, note, experiment)
@@ -298,14 +298,14 @@ def _read_figure(
             continue
         without = settings.without.get(key, ())
         for skew in skews:
-            tables = merge_tables(to_tables(sets[key].experiment), {"data": {"skew": skew}})
+            base = sets[key].experiment
+            tables = merge_tables(to_tables(base), {"data": {"skew": skew}})
             planned = plan_cells(
-                tables,
+                Draft(tables, replace(base.origins, name=str(path), file=str(path))),
                 overrides=(),
                 algorithms=[label for label in algorithms if label not in without],
                 seeds=settings.seeds[key],
                 out=out,
-                source=str(path),
             )
             cells += [
                 PaperCell(key, skew, _in_own_folder(key, skew, cell, out)) for cell in planned
@@ -339,8 +339,9 @@ def check_suite(suite: Suite) -> Suite:
             if is_finished(cell.folder):
                 continue  # it can be shown even if its data is not available any more
             tried |= {key, cell.label}
+            origins = replace(cell.experiment.origins, name=run.name, file="").unlabeled
             try:
-                try_algorithm(prepare(cell.experiment, source=run.name), source=run.name)
+                try_algorithm(prepare(cell.experiment.with_origins(origins)))
             except DataMissing as error:
                 missing[key] = f"{error.problem}; {error.allowed}. {error.fix}"
     return replace(suite, missing=missing)

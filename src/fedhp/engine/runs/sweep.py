@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.algorithms.rates import KEY, check_rate_has_effect
-from fedhp.config import Experiment, check_targets, log_notes, parse, source_of
+from fedhp.config import Draft, Experiment, log_notes
+from fedhp.config.origins import Origins
 from fedhp.engine.runs.campaign import Cell, folder_name
 from fedhp.engine.runs.run import may_change_on_resume
 from fedhp.errors import ConfigError
@@ -56,12 +57,11 @@ class Sweep:
 
 
 def plan_sweep(
-    tables: Mapping[str, Any],
+    draft: Draft,
     *,
     settings: Sequence[str],
     seeds: Sequence[int] | None,
     out: Path,
-    source: str,
 ) -> Sweep:
     """All runs of a sweep, every configuration checked; dropped settings are logged.
 
@@ -69,11 +69,11 @@ def plan_sweep(
     """
     keys = [_swept_key(text) for text in settings]
     _check_keys(keys)
-    folder = Path(source).parent if source else None
     varied = [key for key in keys if key.varies]
-    first = parse(tables, _overrides(keys, [0] * len(keys)), source=source, folder=folder)
+    first = draft.experiment(_overrides(keys, [0] * len(keys)))
     numbers = list(first.compare.seeds if seeds is None else seeds)
-    _check_seeds(numbers, source if seeds is None else COMMAND_LINE)
+    with (first.origins if seeds is None else Origins(COMMAND_LINE)).named():
+        _check_seeds(numbers)
     runs = prod(len(key.texts) for key in keys) * len(numbers)
     if runs > MOST_RUNS:
         raise ConfigError(
@@ -87,12 +87,13 @@ def plan_sweep(
     notes: list[str] = []
     for choice in product(*(range(len(key.texts)) for key in keys)):
         overrides = _overrides(keys, choice)
-        experiment = parse(tables, overrides, source=source, folder=folder, notes=notes)
-        check_targets(experiment, source=source_of("evaluation.targets", overrides, source))
+        experiment = draft.experiment(overrides, notes=notes)
         _check_rate(keys, experiment)
         chosen = {key.key: position for key, position in zip(keys, choice, strict=True)}
         texts = tuple(key.texts[chosen[key.key]] for key in varied)
         label = _label(experiment, varied, texts)
+        origins = experiment.origins.with_label(label, [key.key for key in varied], listed=True)
+        experiment = experiment.with_origins(origins)
         combination = out / _combination_name(keys, overrides)
         for seed in numbers:
             seeded = experiment.model_copy(update={"seed": seed})
@@ -187,13 +188,12 @@ def _check_keys(keys: Sequence[SweptKey]) -> None:
         )
 
 
-def _check_seeds(numbers: Sequence[int], source: str) -> None:
+def _check_seeds(numbers: Sequence[int]) -> None:
     repeated = [seed for i, seed in enumerate(numbers) if seed in numbers[:i]]
     if repeated or not numbers:
         raise ConfigError(
             f"the seed {repeated[0]} is given twice" if repeated else "the list is empty",
             key="compare.seeds",
-            source=source,
             allowed="a list that is not empty and has no entry twice",
             fix="correct --seeds, or [compare] in the file",
         )

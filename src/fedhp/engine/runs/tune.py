@@ -22,13 +22,13 @@ from fedhp.algorithms.base import (
     LEARNING_RATES,
     Choices,
     Range,
-    Settings,
     Space,
+    has_own_rate,
     load_algorithm,
 )
 from fedhp.algorithms.rates import check_rate_has_effect, is_rate_overridden
-from fedhp.config import Experiment, check_origin, check_targets, parse, source_of, to_tables
-from fedhp.engine.prepare import own_folders
+from fedhp.config import Draft, Experiment, check_origin, check_targets, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.engine.runs.campaign import Cell, check_cells, plan_cells, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_run, run_storage_errors
 from fedhp.engine.runs.variants import parse_variant, split_ranges, tables_of
@@ -82,17 +82,15 @@ class Tuning:
     tuning_seeds: tuple[int, ...]
     seeds: tuple[int, ...]  # of the comparison
     folder: Path
-    source: str
 
     def cells(self, labels: Sequence[str], *, compared: bool = False) -> list[Cell]:
         """The runs of these labels, on the tuning seeds or in the comparison."""
         return plan_cells(
-            to_tables(self.experiment),
+            Draft(to_tables(self.experiment), self.experiment.origins),
             overrides=(),
             algorithms=labels,
             seeds=self.seeds if compared else self.tuning_seeds,
             out=self.folder / (COMPARED if compared else TRIALS),
-            source=self.source,
         )
 
     @property
@@ -188,7 +186,7 @@ def best_trial(trials: Sequence[Trial]) -> Trial | None:
 
 
 def plan_tuning(
-    tables: Mapping[str, Any],
+    draft: Draft,
     *,
     overrides: Sequence[str],
     algorithms: Sequence[str] | None,
@@ -197,11 +195,9 @@ def plan_tuning(
     tuning_seeds: Sequence[int],
     seeds: Sequence[int],
     out: Path,
-    source: str,
 ) -> Tuning:
     """The whole search, checked as far as it can be known before the first run."""
     import_optuna()
-    folder = Path(source).parent if source else None
     refuse_seed(overrides, fix="write --tuning-seeds and --seeds instead")
     _check_seeds(tuning_seeds, seeds)
     if not 1 <= budget <= MOST_TRIALS:
@@ -212,8 +208,7 @@ def plan_tuning(
             allowed=f"a whole number of trials per algorithm, from 1 to {MOST_TRIALS}",
             fix="write for example --budget 20",
         )
-    experiment = parse(tables, overrides, source=source, folder=folder)
-    check_targets(experiment, source=source_of("evaluation.targets", overrides, source))
+    experiment = draft.experiment(overrides)
     targets = experiment.evaluation.targets
     if target is None:
         target = max(targets, default=None)
@@ -233,7 +228,8 @@ def plan_tuning(
                 fix=error.fix,
             ) from None
     entries = experiment.compare.algorithms if algorithms is None else algorithms
-    tuned = [_tuned_algorithm(entry, experiment, source=source) for entry in entries]
+    listed = algorithms is not None
+    tuned = [_tuned_algorithm(entry, experiment, listed=listed) for entry in entries]
     return Tuning(
         algorithms=tuple(tuned),
         experiment=experiment,
@@ -242,7 +238,6 @@ def plan_tuning(
         tuning_seeds=tuple(tuning_seeds),
         seeds=tuple(seeds),
         folder=out,
-        source=source,
     )
 
 
@@ -285,19 +280,21 @@ def _check_seeds(tuning_seeds: Sequence[int], seeds: Sequence[int]) -> None:
         )
 
 
-def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> TunedAlgorithm:
+def _tuned_algorithm(entry: str, experiment: Experiment, *, listed: bool) -> TunedAlgorithm:
     """An entry of --algorithms: what it fixes, and what is tried for the rest."""
     label, ranges = split_ranges(entry)
-    where = f"{source}, {label}" if source else label
-    variant = parse_variant(label, source=where)
-    default = parse(tables_of(variant, experiment), source=where)
-    check_origin(default, source=source)
+    with experiment.origins.with_label(label, (), listed=listed).named():
+        variant = parse_variant(label)
+    origins = experiment.origins.with_label(label, variant.keys, listed=listed)
+    default = parse(tables_of(variant, experiment), origins=origins)
+    check_origin(default)
     if components.is_dotted(variant.name):
-        components.make_importable(*own_folders(source))
-    part = components.resolve(variant.name, ALGORITHMS, key="algorithm.name", source=where)
-    space = _declared_space(part, variant.name, source=where)
+        components.make_importable(*origins.folders)
+    with origins.named():
+        part = components.resolve(variant.name, ALGORITHMS, key="algorithm.name")
+        space = _declared_space(part, variant.name)
     if is_rate_overridden(variant.overrides.items()):
-        check_rate_has_effect(default, source=where)
+        check_rate_has_effect(default)
     fixed = {*variant.settings, *variant.overrides}
     if default.training.local_epochs is not None:
         fixed.add("training.local_steps")  # the epochs of the experiment count
@@ -342,26 +339,25 @@ def _tuned_algorithm(entry: str, experiment: Experiment, *, source: str) -> Tune
         ends = (option.low, option.high) if isinstance(option, Range) else option
         for end in ends:  # a wrong range is found now, not by the trial that meets it
             at_end = label_with(label, {key: end})
-            tried = parse(tables_of(parse_variant(at_end), experiment), source=at_end)
-            load_algorithm(tried.algorithm.name, tried.algorithm.settings, source=at_end)
+            tried = parse(tables_of(parse_variant(at_end), experiment), origins=Origins(at_end))
+            with tried.origins.named():
+                load_algorithm(tried.algorithm.name, tried.algorithm.settings)
             if key == LEARNING_RATES.unset:
-                check_rate_has_effect(tried, source=at_end)
+                check_rate_has_effect(tried)
     return TunedAlgorithm(label, space, None if excluded else defaults)
 
 
-def _declared_space(part: Callable[..., Any], name: str, *, source: str) -> Space:
+def _declared_space(part: Callable[..., Any], name: str) -> Space:
     """What the class declares; the learning rate is tuned for every algorithm."""
     declared = getattr(part, "tunable", {})
     if not isinstance(declared, Mapping) or not all(map(_is_option, declared.values())):
         raise ConfigError(
             f"tunable of {name} is {declared!r}",
             key="algorithm.name",
-            source=source,
             allowed="a dictionary of settings, each with a Range(low, high) or a tuple of values",
             fix="correct tunable in the class; docs/own-parts.md has an example",
         )
-    built_in = isinstance(part, type) and issubclass(part, Settings)
-    if built_in or {"learning_rate", LEARNING_RATES.unset} & set(declared):
+    if has_own_rate(part) or {"learning_rate", LEARNING_RATES.unset} & set(declared):
         return dict(declared)
     return {LEARNING_RATES.unset: LEARNING_RATES, **declared}
 
@@ -515,7 +511,7 @@ def check_tuning(tuning: Tuning, *, resume: bool) -> None:
     if used:
         _read_search(tuning)
     labels = [algorithm.label for algorithm in tuning.algorithms]
-    check_cells(tuning.cells(labels, compared=True), resume=resume, source=tuning.source)
+    check_cells(tuning.cells(labels, compared=True), resume=resume)
 
 
 def tune(

@@ -24,8 +24,14 @@ class Variant:
     settings: dict[str, Any]  # of the algorithm
     overrides: dict[str, Any]  # of the experiment: keys with a dot
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What it sets in the experiment."""
+        settings = (f"algorithm.{name}" for name in self.settings)
+        return ("algorithm.name", *settings, *self.overrides)
 
-def parse_variant(text: str, *, key: str = "compare.algorithms", source: str = "") -> Variant:
+
+def parse_variant(text: str, *, key: str = "compare.algorithms") -> Variant:
     """name[:key=value]...; a key with a dot is one of the experiment, not the algorithm.
 
     A comma before a key=value does the same as the colon.
@@ -43,7 +49,6 @@ def parse_variant(text: str, *, key: str = "compare.algorithms", source: str = "
             raise ConfigError(
                 f"{text!r} gives {name} twice: {first_item} and {item}",
                 key=key,
-                source=source,
                 allowed="each setting once",
                 fix="remove one of the two",
             )
@@ -55,7 +60,6 @@ def parse_variant(text: str, *, key: str = "compare.algorithms", source: str = "
         raise ConfigError(
             f"{text!r} names {'two algorithms' if first else 'no algorithm'}",
             key=key,
-            source=source,
             allowed="a name and its settings, such as fedhp, dpsgd or adpsgd:steps=100",
             fix="write one name, before the first colon",
         )
@@ -110,5 +114,5 @@ def tables_of(
     tables["algorithm"] = {**kept, "name": variant.name, **variant.settings}
     dropped = apply_changes(tables, list(variant.overrides.items()))
     if notes is not None:
-        notes.extend(f"{variant.label}: {note}" for note in dropped)
+        notes.extend(f"{variant.label}: {drop.note('')}" for drop in dropped)
     return tables

@@ -77,18 +77,20 @@ def save_comparison_figures(
 @paper_style()
 def accuracy_over_time(comparison: Comparison) -> Figure:
     """Test accuracy (or the task's metric) against virtual time."""
-    figure = new_figure(COLUMN, 2.3 + _legend_height(comparison))
-    legend_above(figure, curve_handles(comparison), columns=_legend_columns(comparison, COLUMN, 2))
-    over_time(figure.subplots(), comparison)
-    return figure
+    return _curve_figure(comparison, over_time)
 
 
 @paper_style()
 def accuracy_over_rounds(comparison: Comparison) -> Figure:
     """Test accuracy (or the task's metric) against rounds."""
-    figure = new_figure(COLUMN, 2.3 + _legend_height(comparison))
-    legend_above(figure, curve_handles(comparison), columns=_legend_columns(comparison, COLUMN, 2))
-    over_rounds(figure.subplots(), comparison)
+    return _curve_figure(comparison, over_rounds)
+
+
+def _curve_figure(comparison: Comparison, draw: Callable[[Any, Comparison], None]) -> Figure:
+    columns = _legend_columns(comparison, COLUMN, 2)
+    figure = new_figure(COLUMN, 2.3 + LEGEND_LINE * _legend_lines(comparison, columns))
+    legend_above(figure, curve_handles(comparison), columns=columns)
+    draw(figure.subplots(), comparison)
     return figure
 
 
@@ -172,10 +174,6 @@ def overview_words(comparison: Comparison) -> str:
         return f"{learning}, {waiting}, and local steps by device kind"
     goal = _target_text(target, comparison.metric)
     return f"{learning}, time to {goal}, {waiting}, and data that all workers send until {goal}"
-
-
-def _legend_height(comparison: Comparison) -> float:
-    return LEGEND_LINE * _legend_lines(comparison, _legend_columns(comparison, COLUMN, 2))
 
 
 def _legend_columns(comparison: Comparison, width: float, most: int) -> int:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fedhp.algorithms.base import about
+from fedhp.algorithms.traits import Dashes
 from fedhp.files import storage_errors
 from fedhp.report.formatting import label_base
 
@@ -33,7 +35,6 @@ INK, QUIET, FAINT = "#222222", "#6b6b6b", "#d0d0d0"
 VERMILLION, BLUE, GREEN, SKY = "#D55E00", "#0072B2", "#009E73", "#56B4E9"
 PURPLE, ORANGE, BLACK = "#CC79A7", "#E69F00", "#000000"
 
-Dashes: TypeAlias = str | tuple[int, tuple[int, ...]]
 SOLID: Dashes = "-"
 DASHES: tuple[Dashes, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 3)))
 MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h", "o")
@@ -78,15 +79,6 @@ class LineStyle:
 
 LineStyles: TypeAlias = Mapping[str, LineStyle]  # by label
 
-KNOWN = {
-    "fedhp": LineStyle(VERMILLION, SOLID, "o", 2.0, 5.0),
-    "fedhp_plus": LineStyle(BLACK, SOLID, "*", 1.8, 4.0),
-    "dpsgd": LineStyle(BLUE, DASHES[0], "s"),
-    "adpsgd": LineStyle(GREEN, DASHES[1], "^"),
-    "ldsgd": LineStyle(SKY, DASHES[2], "D"),
-    "pens": LineStyle(PURPLE, DASHES[3], "v"),
-    "free_links": LineStyle("#7f7f7f", DASHES[0], "x", 1.0),
-}
 OTHERS = (ORANGE, "#4d4d4d", "#7a5c00", "#5b5b9f")
 
 # A few variants have shades of their algorithm's colour; more would be hard to tell apart.
@@ -95,14 +87,23 @@ WINE, OLIVE, BROWN, SLATE = "#882255", "#A3A31F", "#5B4A00", "#6A5ACD"
 HUES = (ORANGE, GREEN, PURPLE, BLACK, SKY, VERMILLION, OLIVE, WINE, BLUE, BROWN, SLATE)
 
 
+def known_style(name: str) -> LineStyle | None:
+    """How a built-in algorithm without settings is drawn; None: it is none."""
+    known = about(name)
+    if known is None:
+        return None
+    return LineStyle(known.color, known.dashes, known.marker, known.width, known.order)
+
+
 def line_styles(labels: Sequence[str]) -> dict[str, LineStyle]:
     """The style of every label; two that would look alike get different markers."""
-    variants = Counter(label_base(label) for label in labels if label not in KNOWN)
+    known = {label for label in labels if known_style(label) is not None}
+    variants = Counter(label_base(label) for label in labels if label not in known)
     many = {base for base, number in variants.items() if number > MOST_SHADES}
     chosen: dict[str, LineStyle] = {}
-    for label in sorted(labels, key=lambda one: (one not in KNOWN, label_base(one) in many)):
+    for label in sorted(labels, key=lambda one: (one not in known, label_base(one) in many)):
         style = _preferred_style(label)
-        if label not in KNOWN and label_base(label) in many:
+        if label not in known and label_base(label) in many:
             style = _style_of_many(style, chosen)
         taken = {(other.color, other.dashes) for other in chosen.values()}
         if (style.color, style.dashes) in taken:
@@ -127,14 +128,15 @@ def _style_of_many(style: LineStyle, chosen: LineStyles) -> LineStyle:
 
 def _preferred_style(label: str) -> LineStyle:
     """The style of a label if no other label has it, from its name alone."""
-    if label in KNOWN:
-        return KNOWN[label]
     base = label_base(label)
+    known = known_style(base)
+    if known is not None and label == base:
+        return known
     pick = zlib.crc32(label.encode())
     dashes, marker = DASHES[pick % len(DASHES)], MARKERS[pick % len(MARKERS)]
-    if base in KNOWN:
+    if known is not None:
         shade = SHADES[pick // 64 % len(SHADES)]
-        return LineStyle(_blend(KNOWN[base].color, shade), dashes, marker)
+        return LineStyle(_blend(known.color, shade), dashes, marker)
     return LineStyle(OTHERS[pick // 64 % len(OTHERS)], dashes, marker)
 
 

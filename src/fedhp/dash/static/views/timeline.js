@@ -169,7 +169,7 @@ export class Timeline {
 
   turnNotes() {
     const { began, ended, left, right, recorded, complete } = this.turns;
-    if (!recorded) return ["nobody waits", "when each turn began is not on record: this run is of an earlier version; the table has the sums of the turns that ended in the round"];
+    if (!recorded) return ["nobody waits", "when each turn began is not on record, as of every run over a network; the table has the sums of the turns that ended in the round"];
     return [
       `the round is from ${seconds(began)} to ${seconds(ended)} of virtual time`,
       `shown are the turns from ${seconds(left)} to ${seconds(right)}`,

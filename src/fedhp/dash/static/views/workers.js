@@ -67,6 +67,9 @@ export class Workers {
     if (!this.rows) return;
     // Columns that this run does not have are left out.
     const present = this.columns.filter((column) => ["name", "state", "device"].includes(column.key) || this.rows.some((row) => row[column.key] !== null && row[column.key] !== undefined));
+    for (const key of new Set(this.rows.flatMap((row) => Object.keys(row.measures ?? {})))) {
+      present.push({ key, title: words(key), number: true, value: (row) => row.measures?.[key] ?? null, text: (row) => number(row.measures?.[key]) });
+    }
     const key = present.map((column) => column.key).join(" ");
     if (!this.table || this.tableKey !== key) {
       const { sort = "name", descending = false } = this.table ?? {};

@@ -1,0 +1,305 @@
+"""The members of the run: they join, ask for orders, leave; who is there, and who may come back."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from fedhp import __version__
+from fedhp.cluster import events
+from fedhp.cluster.coordinator.attempts.attempts import Attempts
+from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.conductor import Member, MemberStatus
+from fedhp.cluster.coordinator.context import LeaderContext
+from fedhp.cluster.coordinator.members.admission import Admission
+from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
+from fedhp.cluster.coordinator.phase import STOP_SECONDS, RunPhase
+from fedhp.cluster.coordinator.planning.planning import Planning
+from fedhp.cluster.coordinator.planning.survey import Survey
+from fedhp.cluster.coordinator.reachability import Reachability
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.setup import Setup, SetupPart
+from fedhp.cluster.protocol.tickets import new_key
+from fedhp.cluster.protocol.versions import works_with
+
+LOG = logging.getLogger("fedhp.coordinator")
+ALLOW_LIST_SECONDS = 0.5  # between two looks at the allow-list
+GONE_SECONDS = 0.1  # that the list of absent workers may be old
+SETUP = "setup"  # key of a warning
+GONE_FOR_GOOD = (
+    MemberStatus.LEFT,
+    MemberStatus.DEAD,
+    MemberStatus.REMOVED,
+    MemberStatus.QUARANTINED,
+)
+
+
+class Members:
+    """Who is a member, what each of them has, and who knows that the run is over."""
+
+    def __init__(
+        self,
+        context: LeaderContext,
+        committed: CommittedState,
+        *,
+        phase: RunPhase,
+        planning: Planning,
+        survey: Survey,
+        attempts: Attempts,
+        admission: Admission,
+        reachability: Reachability,
+        setups: SetupChecks,
+    ) -> None:
+        self._context, self._conductor, self._phase = context, context.conductor, phase
+        self._planning, self._survey = planning, survey
+        self._attempts, self._admission, self._reachability = attempts, admission, reachability
+        self.setups = setups
+        self.informed = set(committed.informed)  # workers that said that they know of the end
+        self._dismissed = set[int]()  # workers that got their last order
+        self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
+        self._looked_at = 0.0  # when the allow-list was read last
+        self._gone: tuple[float, list[int]] = (float("-inf"), [])  # as of when, and who
+
+    # --- joining and asking ----------------------------------------------------------------
+
+    def join(self, name: str, request: wire.JoinRequest, *, now: float) -> Member:
+        """A worker joins, for the first time or again; Refused if it cannot."""
+        self._check_release(request.fedhp)
+        setup = Setup.from_wire(request.setup) if request.HasField("setup") else None
+        if setup is not None and (why := self.setups.difference(setup)):
+            raise self._setup_refused(name, None, why)
+        incarnation = request.envelope.incarnation
+        self._admission.replace_process(name, incarnation)
+        restarted = self._conductor.loses_report(name, incarnation=incarnation)
+        before = self._conductor.by_name(name)
+        replaced = before is not None and not before.left and incarnation != before.incarnation
+        member = self._conductor.join(
+            name,
+            request.address,
+            incarnation=incarnation,
+            models=tuple(map(Attempt.from_wire, request.stands)),
+            # A new process is not ready before it has timed a step.
+            step_time=request.step_time if request.step_time > 0 else float("nan"),
+            now=now,
+        )
+        if replaced:
+            self._reachability.replaced(member, note=self._context.history.note)
+        self._reachability.forget(member.worker)
+        self._attempts.work.restarted(member.worker)
+        self._drained_at.pop(member.worker, None)
+        self._dismissed.discard(member.worker)
+        # The same for the whole epoch: tickets for its peers are under way.
+        self._attempts.work.keys.setdefault(name, new_key())
+        self._planning.note_samples(member.worker, request.samples)
+        self._context.warnings.end(SETUP, members=[name])
+        self.setups.forget(name, member.worker)
+        if setup is not None:
+            self._note_setup(member, setup)
+        self._context.history.note(events.Joined(member.worker, name))
+        LOG.info("%s joined as worker %d", name, member.worker)
+        if restarted:
+            self._attempts.suspensions.missed(member, "it joined again during a round")
+        if request.fedhp != __version__:
+            LOG.warning("%s has fedhp %s, not %s: update it", name, request.fedhp, __version__)
+        self._context.round_loop.notify()
+        if self._conductor.holds(member):
+            self._context.waiting.wake_without_model()
+        return member
+
+    def _check_release(self, release: str) -> None:
+        if not works_with(release):
+            raise Refused(
+                "version",
+                f"the worker has fedhp {release}, the coordinator {__version__}; a release works "
+                "with itself, the one before and the one after: update the older one",
+            )
+
+    def poll(self, member: Member, request: wire.NextRequest, *, now: float) -> None:
+        """A member asks for an order, and says what it has and has measured. A member that only
+        asks again wakes nobody."""
+        models, step_time, seen = member.models, member.step_time, member.seen
+        work, notify = self._attempts.work, self._context.round_loop.notify
+        member.poll(
+            models=tuple(map(Attempt.from_wire, request.stands)),
+            step_time=work.believable_step_time(member, request.step_time, now=now),
+            now=now,
+        )
+        held_before = models == member.models
+        quiet = now - seen > self._context.experiment.cluster.suspect_after
+        if not held_before or step_time != member.step_time or quiet:
+            notify()
+        if not held_before and self._conductor.holds(member):
+            self._context.waiting.wake_without_model()
+        if self._planning.note_model_size(member.worker, request.model_bytes):
+            notify()
+        self._planning.note_samples(member.worker, request.samples)
+        if request.HasField("setup"):
+            self._note_setup(member, Setup.from_wire(request.setup))
+        if self._survey.add(member, request.surveyed):
+            self._reachability.tried(
+                member,
+                request.surveyed,
+                members=self._conductor.members,
+                round_index=self._context.round_index + 1,
+                now=now,
+            )
+            notify()
+
+    # --- what they have --------------------------------------------------------------------
+
+    def _note_setup(self, member: Member, setup: Setup) -> None:
+        """What a member is going to train; what it differs in is refused with its next order."""
+        self.setups.say(member.worker, setup)
+        self._context.history.note(events.SetupNoted(member.worker, setup.private))
+        if setup.private:
+            LOG.info("%s trains on its own samples (--data)", member.name)
+        self._context.record.note_private(sorted(self.setups.private))
+        self._context.round_loop.notify()
+
+    def check_setup(self, member: Member) -> None:
+        """Refuse a member whose data, modules or model are not those of the run."""
+        why, record = self.setups.refusal(member.worker), self._context.record
+        if why:
+            refusal = self._setup_refused(member.name, member.worker, why)
+            self._planning.forget(member.worker)
+            record.note_private(sorted(self.setups.private))
+            self.leave(member, "its setup is not that of the run")
+            raise refusal
+        if self.setups.scaling:
+            record.note_scaling(*self.setups.scaling)
+
+    def _setup_refused(self, name: str, worker: int | None, why: str) -> Refused:
+        self.setups.refuse(name, worker, why)
+        text = f"{name} is refused: {why}"
+        self._context.warnings.set(SETUP, members=[name], value=1.0, text=text)
+        return Refused("setup", why)
+
+    def own_setup_known(self, parts: Sequence[SetupPart]) -> None:
+        """What this machine has itself, with which the workers are compared."""
+        self.setups.take_own(parts)
+        self._context.round_loop.notify()
+        self._context.waiting.wake_all()
+
+    def settle_setup(self, ready: Sequence[int]) -> bool:
+        """Whether something is known now that the workers must have in common."""
+        settled = self.setups.settle(ready)
+        if settled:
+            self._context.waiting.wake_all()
+        return settled
+
+    # --- leaving ---------------------------------------------------------------------------
+
+    def leave(self, member: Member, why: str) -> None:
+        """A member leaves by its own decision."""
+        self._gone_away(member)
+        self._context.history.note(events.Left(member.worker, why))
+        LOG.info("%s left: %s", member.name, why)
+        self._context.round_loop.notify()
+
+    def _gone_away(self, member: Member) -> None:
+        member.leave()
+        self._reachability.forget(member.worker)
+
+    def dismiss(self, member: Member) -> None:
+        """A member gets the order that it has finished. At the end of the run it stays a member
+        until it says that the order arrived: one that did not get it asks again."""
+        if member.worker not in self._dismissed:
+            self._dismissed.add(member.worker)
+            self._context.history.note(events.Dismissed(member.worker))
+        if not self._phase.is_finished:
+            self._gone_away(member)
+
+    def was_dismissed(self, member: Member) -> bool:
+        """Whether a member got its last order since it joined, if not from this coordinator."""
+        return member.worker in self._dismissed or self._phase.is_finished
+
+    def finished(self, member: Member) -> None:
+        """A member has carried out its last order, and ends."""
+        self._gone_away(member)
+        if self._phase.is_finished:
+            self.informed.add(member.worker)
+        self._context.round_loop.notify()
+
+    def drain(self, member: Member, *, now: float) -> None:
+        """A member is to leave after its present round, or in a few seconds if that takes longer;
+        the rounds of the others go on."""
+        member.draining = True
+        self._drained_at.setdefault(member.worker, now)
+        self._context.history.note(events.Drained(member.worker))
+        self._context.round_loop.notify()
+        self._context.waiting.wake([member.worker])
+
+    def must_leave(self, member: Member) -> bool:
+        """Whether a member should give up what it does and ask for its next order."""
+        asynchronous = self._context.asynchronous
+        if self._phase.is_finished:
+            return not asynchronous or bool(self._phase.stopping)
+        ordered = member.worker in self._attempts.work.orders
+        return member.draining and not asynchronous and not ordered
+
+    # --- who is there ----------------------------------------------------------------------
+
+    def supervise(self, now: float) -> None:
+        """What has to happen soon although nobody calls: the allow-list may have changed, and
+        members that leave are waited for no longer than a few seconds. Logs who is silent."""
+        self._release_drained(now)
+        self._admission.forgive(now)
+        if now - self._looked_at > ALLOW_LIST_SECONDS:
+            self._looked_at = now
+            self._reachability.watch(self._conductor, now, note=self._context.history.note)
+            self._admission.follow_allow_list()
+
+    def _release_drained(self, now: float) -> None:
+        for worker, since in list(self._drained_at.items()):
+            if now - since > STOP_SECONDS:
+                del self._drained_at[worker]
+                self._attempts.work.orders.pop(worker, None)
+                if self._conductor.release(self._conductor.members[worker]):
+                    self._context.history.note(events.Released(worker))
+                    self._context.round_loop.notify()
+
+    def ready(self, now: float, *, without: Sequence[int]) -> list[int]:
+        """Workers that can take part in the next attempt, without some."""
+        return [
+            member.worker
+            for member in self._conductor.ready(now)
+            if math.isfinite(member.step_time)
+            and self._planning.has_usual_model(member)
+            and self.setups.is_agreed(member.worker)
+            and member.worker not in without
+        ]
+
+    def status_of(self, member: Member, *, now: float) -> MemberStatus:
+        """Whether a member can take part now."""
+        if self._admission.guard.is_quarantined(member.name):
+            return MemberStatus.QUARANTINED
+        return self._conductor.status(member, now)
+
+    def expected_back(self, now: float) -> list[Member]:
+        """Members that may still call: neither gone for good nor silent for too long."""
+        members = self._conductor.members.values()
+        return [
+            member for member in members if self.status_of(member, now=now) not in GONE_FOR_GOOD
+        ]
+
+    def uninformed(self) -> list[Member]:
+        """Members that do not know yet that the run is over, wherever they are."""
+        members = self._conductor.members.values()
+        return [
+            member
+            for member in members
+            if member.worker not in self.informed and not member.removed
+        ]
+
+    def gone(self, now: float) -> list[int]:
+        """Workers that nobody should wait for, as of a moment ago: every heartbeat asks."""
+        if now - self._gone[0] > GONE_SECONDS:
+            self._gone = now, self._conductor.gone(now)
+        return self._gone[1]
+
+    def named(self) -> tuple[tuple[int, str], ...]:
+        """Index and name of all members, for the ledger."""
+        return tuple((member.worker, member.name) for member in self._conductor.members.values())

@@ -1,0 +1,156 @@
+"""Whether the workers have the same data, modules and model: at best the coordinator's own.
+
+Each part has a reference: what the coordinator's machine has, else what most workers say. It is
+part of the committed state, so that a standby compares with the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from fedhp.children import SAFE_PATH, module_command
+from fedhp.cluster.protocol.setup import Setup, SetupPart, difference
+from fedhp.config import Experiment, to_tables
+
+LOG = logging.getLogger("fedhp.coordinator")
+COORDINATOR, MOST = "the coordinator", "most of the others"
+OWN_SECONDS = 600.0  # for a process to read the data and build the model
+
+
+class SetupChecks:
+    """The reference of every part, and what each worker said."""
+
+    def __init__(
+        self,
+        reference: Mapping[str, tuple[SetupPart, str]] | None = None,
+        *,
+        private: Iterable[int] = (),
+        awaits_own: bool = False,
+    ) -> None:
+        self._reference = {name: part for name, (part, _) in (reference or {}).items()}
+        self._owners = {name: owner for name, (_, owner) in (reference or {}).items()}
+        self._said: dict[int, Setup] = {}
+        self._unsettled = False  # somebody said something since the last settle()
+        self.awaits_own = awaits_own  # what this machine has is not known yet
+        self.private = set(private)  # workers that train on samples of their own
+        self.refused: dict[str, str] = {}  # why, by name
+        self._scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    def reference(self) -> dict[str, tuple[SetupPart, str]]:
+        """Every part and whose it is, by name; for the ledger."""
+        return {name: (part, self._owners[name]) for name, part in self._reference.items()}
+
+    def say(self, worker: int, setup: Setup) -> None:
+        """What a worker has."""
+        self._said[worker] = setup
+        self._unsettled = True
+        if setup.private:
+            self.private.add(worker)
+        else:
+            self.private.discard(worker)
+
+    def forget(self, name: str, worker: int) -> None:
+        """Another process of this worker has joined; it has not said anything yet."""
+        self._said.pop(worker, None)
+        self.refused.pop(name, None)
+
+    def refuse(self, name: str, worker: int | None, why: str) -> None:
+        """A worker does not take part; what it said does not count."""
+        self.refused[name] = why
+        if worker is not None:
+            self._said.pop(worker, None)
+            self.private.discard(worker)
+
+    def take_own(self, parts: Sequence[SetupPart]) -> None:
+        """What this machine has; nothing: the workers are compared with each other."""
+        self.awaits_own = False
+        for part in parts:
+            self._set(part, COORDINATOR)
+
+    def settle(self, workers: Iterable[int]) -> bool:
+        """For parts without a reference: what most of these workers say. Of equally many, what
+        the first of them says. Whether something was settled."""
+        if not self._unsettled or self.awaits_own:
+            return False
+        self._unsettled = False
+        said: dict[str, list[SetupPart]] = {}
+        for worker in sorted(workers):
+            for part in self._said[worker].parts if worker in self._said else ():
+                if part.name not in self._reference:
+                    said.setdefault(part.name, []).append(part)
+        for parts in said.values():
+            votes = Counter(part.digest for part in parts)
+            self._set(max(parts, key=lambda part: votes[part.digest]), MOST)
+        return bool(said)
+
+    def _set(self, part: SetupPart, owner: str) -> None:
+        if part.name not in self._reference:
+            self._reference[part.name], self._owners[part.name] = part, owner
+            LOG.info("%s of the run: %s (%s)", part.name, part.shown(), owner)
+
+    def is_agreed(self, worker: int) -> bool:
+        """Whether a worker may take part, as far as is known. One of an earlier release says
+        nothing."""
+        if worker not in self._said:
+            return True
+        return not self.awaits_own and not self.difference(self._said[worker])
+
+    @property
+    def scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and deviation by channel, as those say that may take part; once it is known."""
+        if self._scaling is None and not self.awaits_own and self._reference:
+            for worker, setup in self._said.items():
+                if setup.mean and self.is_agreed(worker):
+                    self._scaling = setup.mean, setup.deviation
+                    LOG.info(
+                        "all samples are scaled by mean %s, deviation %s",
+                        *(" ".join(f"{value:.6g}" for value in part) for part in self._scaling),
+                    )
+                    break
+        return self._scaling
+
+    def refusal(self, worker: int) -> str:
+        """Why a worker is refused; empty: it is not, or not yet."""
+        return self.difference(self._said[worker]) if worker in self._said else ""
+
+    def difference(self, setup: Setup) -> str:
+        """How a setup differs from the reference, with the fix."""
+        return difference(setup.parts, self._reference, self._owners)
+
+
+async def parts_of_this_machine(experiment: Experiment, folders: Sequence[str]) -> list[SetupPart]:
+    """What this machine has of the experiment, as far as it can be found out.
+
+    Another process reads the data and builds the model: a coordinator needs neither, nor torch.
+    """
+    request = json.dumps({"experiment": to_tables(experiment), "folders": list(folders)})
+    child = await asyncio.create_subprocess_exec(
+        *module_command("fedhp.cluster.coordinator.members.setup_process"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, **SAFE_PATH, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        async with asyncio.timeout(OWN_SECONDS):
+            output, _ = await child.communicate(request.encode())
+        reply = json.loads(output)
+    except (TimeoutError, ValueError):
+        reply = {"parts": [], "problem": "the process that reads it gave no answer"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
+    if reply["problem"]:
+        LOG.info(
+            "the workers' data and models are compared with each other, since this machine does "
+            "not have them: %s",
+            reply["problem"],
+        )
+    return [SetupPart.from_list(part) for part in reply["parts"]]

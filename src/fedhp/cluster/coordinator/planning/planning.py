@@ -1,0 +1,132 @@
+"""The planner, and what it has to know of the workers before there can be a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_synchronous, traits_of
+from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.conductor import Member
+from fedhp.cluster.coordinator.context import LeaderContext
+from fedhp.cluster.coordinator.planning.outliers import usual_count
+from fedhp.cluster.coordinator.planning.planner import Planner
+from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
+from fedhp.cluster.protocol import limits
+from fedhp.config import Experiment
+from fedhp.rounds.context import epoch_steps_of, planning_context
+from fedhp.types import FloatArray, IntArray
+
+LARGEST_LINK_SHARE = 4  # bytes over a link at most, in models: a swap has two, with some overhead
+
+
+class Planning:
+    """The planner, the size of a model, and how many samples the workers have."""
+
+    def __init__(self, context: LeaderContext, committed: CommittedState) -> None:
+        self._context = context
+        self.model_bytes = committed.model_bytes
+        self.planner: Planner | None = None  # until a worker says how large a model is
+        if committed.model_bytes:
+            self.planner = create_planner(
+                committed.experiment, model_bytes=committed.model_bytes, packed=committed.planner
+            )
+        self.model_sizes: dict[int, int] = {}  # bytes, as each worker says
+        self._samples: dict[int, int] = {}  # likewise
+
+    @property
+    def rounds(self) -> RoundPlanner:
+        """The planner of a synchronous algorithm."""
+        assert isinstance(self.planner, RoundPlanner)
+        return self.planner
+
+    @property
+    def turns(self) -> TurnPlanner:
+        """The planner of an asynchronous algorithm."""
+        assert isinstance(self.planner, TurnPlanner)
+        return self.planner
+
+    @property
+    def largest_transfer(self) -> int:
+        """Bytes that one link can have carried in one report."""
+        if not self.model_bytes:
+            return limits.MODEL_BYTES
+        return max(LARGEST_LINK_SHARE * self.model_bytes, limits.PROBE_BYTES)
+
+    def note_model_size(self, worker: int, size: int) -> bool:
+        """How large the model of a worker is, in bytes; whether that is new."""
+        if not size or worker in self.model_sizes:
+            return False
+        self.model_sizes[worker] = size
+        return True
+
+    def note_samples(self, worker: int, samples: int) -> None:
+        """How much data a worker has; 0 in the Join of a process that has not read it yet."""
+        if samples or worker not in self._samples:
+            self._samples[worker] = samples
+            self._context.record.note_samples(worker, samples)
+
+    def forget(self, worker: int) -> None:
+        """The worker is refused: what it said does not count."""
+        self.model_sizes.pop(worker, None)
+        self._samples[worker] = 0
+        self._context.record.note_samples(worker, 0)
+
+    def settle_model_size(self, ready: Sequence[int]) -> None:
+        """The first plan needs the size of a model: what most of the ready workers say counts."""
+        if self.planner is not None:
+            return
+        size = usual_count(
+            self.model_sizes[worker] for worker in ready if worker in self.model_sizes
+        )
+        if size:
+            self.model_bytes = size
+            self.planner = create_planner(self._context.experiment, model_bytes=size)
+            self._context.record.note_model(size)
+
+    def has_usual_model(self, member: Member) -> bool:
+        """Whether the model of a member has the size of the others', as far as is known."""
+        own = self.model_sizes.get(member.worker, self.model_bytes)
+        return not self.model_bytes or own == self.model_bytes
+
+    def epoch_steps(self) -> IntArray | None:
+        """The steps of training.local_epochs, [N]. Who has a step time has said its samples."""
+        experiment = self._context.experiment
+        workers = range(experiment.workers)
+        return epoch_steps_of(experiment, [self._samples.get(worker, 0) for worker in workers])
+
+    def step_times(self) -> FloatArray:
+        """Everyone's last step time, [N]."""
+        times = np.full(self._context.experiment.workers, np.nan)
+        for worker, member in self._context.conductor.members.items():
+            times[worker] = member.step_time
+        return times
+
+
+def averages_in_groups(experiment: Experiment) -> bool:
+    """Whether the algorithm averages groups of workers."""
+    part = experiment.algorithm
+    return traits_of(load_algorithm(part.name, part.settings)).group_average
+
+
+def is_asynchronous(experiment: Experiment) -> bool:
+    """Whether the algorithm has turns instead of rounds."""
+    part = experiment.algorithm
+    return not is_synchronous(load_algorithm(part.name, part.settings))
+
+
+def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = b"") -> Planner:
+    """A planner for models of this size, as new or as another coordinator packed it."""
+    # The recorded world is a path that another machine may have named; plans do not need it.
+    world = experiment.world.without_files()
+    stage = planning_context(
+        experiment.model_copy(update={"world": world}), model_bits=8.0 * model_bytes
+    )
+    synchronous = is_synchronous(stage.algorithm)
+    planner: Planner = RoundPlanner(stage) if synchronous else TurnPlanner(stage)
+    if packed:
+        planner.unpack(packed)
+    return planner

@@ -1,0 +1,401 @@
+"""Plans the rounds of a synchronous algorithm and turns reports into a round's record.
+
+The algorithm is the same code as in simulation; times are those that the workers measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedhp.algorithms import Observation
+from fedhp.algorithms.base import Condensable, Restartable, is_synchronous, traits_of
+from fedhp.cluster.coordinator.planning.link_estimates import (
+    SLOWEST_GUESS,
+    LinkEstimates,
+    Transfer,
+    limit_rates,
+)
+from fedhp.cluster.coordinator.planning.outliers import (
+    STEP_TIME_FACTOR,
+    limit_to_median,
+    set_aside_large,
+    usual_count,
+)
+from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.message_checks import reported
+from fedhp.columns import added_columns
+from fedhp.engine.accounting import mean_bandwidth
+from fedhp.learn.attack import attackers_of
+from fedhp.record.tensors import Arrays, pack, unpack
+from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Measured, Observed, PlannedRound, Planner, first_reports
+from fedhp.types import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Pair,
+    Plan,
+    Reports,
+    RoundRecord,
+    Timing,
+)
+
+WireReports = Mapping[int, wire.RoundReport]  # by worker
+MOST_OVERHEAD = 2.0
+OVERHEAD_SMOOTHING = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRound:
+    """A planned round as the network should carry it out."""
+
+    planned: PlannedRound
+    local_steps: IntArray  # [N]
+    predicted: FloatArray  # [N] s that each worker should need; 0 for those who are absent
+    # s that an exchange that begins with the round should take; None: it follows the steps
+    transfer_time: float | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """What the algorithm decided."""
+        return self.planned.plan
+
+    @property
+    def observation(self) -> Observation:
+        """What it was decided from."""
+        return self.planned.observation
+
+    @property
+    def slowest(self) -> float:
+        """Seconds that the round should take."""
+        return float(self.predicted.max(initial=0.0))
+
+    @property
+    def middle(self) -> float:
+        """Seconds that the worker in the middle should need."""
+        seconds = self.predicted[self.observation.available]
+        return float(np.median(seconds)) if seconds.size else 0.0
+
+
+class RoundPlanner:
+    """Everything that a synchronous algorithm needs from one round to the next."""
+
+    def __init__(self, stage: PlanningContext) -> None:
+        algorithm = stage.algorithm
+        assert is_synchronous(algorithm)
+        self.stage = stage
+        self.algorithm = algorithm
+        self.workers = stage.experiment.workers
+        self.attackers = attackers_of(
+            stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
+        )
+        self.clock = 0.0
+        self.links = LinkEstimates(self.workers)
+        self.planner = Planner(stage, believe=_believable, on_network=True)
+        self.step_time = np.full(self.workers, np.nan)
+        self._overhead = 1.0  # of a group's transfer: measured / predicted from the links alone
+
+    def plan(
+        self,
+        round_index: int,
+        present: BoolArray,
+        step_time: FloatArray,
+        *,
+        restarted: Sequence[int] = (),
+        epoch_steps: IntArray | None = None,
+        avoid: frozenset[Pair] = frozenset(),
+        grouped: bool = True,
+    ) -> NetworkRound:
+        """The next round for the present workers, [N]; step_time [N] is their last one, and
+        epoch_steps [N] what their local epochs take, where the experiment has them.
+        restarted: workers that begin again with the initial model, in a run of group averages.
+        avoid: links that do not work. Not grouped: nothing is averaged, everyone only trains."""
+        self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
+        self.step_time[present] = limit_to_median(self.step_time[present], STEP_TIME_FACTOR)
+        observed = Observed(
+            round_index=round_index,
+            clock=self.clock,
+            available=present,
+            network=self.links.network(
+                model_bits=self._overhead * self.stage.transfer_share * self.stage.world.model_bits,
+                sharing=self.stage.world.sharing,
+                otherwise=SLOWEST_GUESS,
+            ),
+            epoch_steps=epoch_steps,
+            avoid=avoid,
+        )
+        reports = self.planner.last_reports or first_reports(self.step_time)
+        before = self.planner.state
+        if restarted:
+            assert isinstance(self.algorithm, Restartable)
+            before = self.algorithm.restart(before, np.isin(np.arange(self.workers), restarted))
+        planned = self.planner.plan(
+            observed,
+            self._with_step_times(reports, present),
+            state=before,
+            change=_over_working_links,
+        )
+        alone = planned.plan if grouped else planned.plan.exchange.without_group(planned.plan)
+        if alone is not planned.plan:  # to the algorithm, nothing happened
+            planned = replace(planned, state=before, plan=alone)
+        plan, observation = planned.plan, planned.observation
+        if plan.local_steps is not None:
+            steps = plan.local_steps
+        else:
+            assert plan.deadline is not None
+            steps = np.maximum(1, np.nan_to_num(plan.deadline // self.step_time)).astype(np.int64)
+        steps = np.where(present, np.nan_to_num(steps), 0).astype(np.int64)
+        transfer_time = plan.exchange.lead_time(observation.network)
+        if transfer_time is None:
+            communication = plan.exchange.communication_time(observation.network, self.workers)
+            seconds = np.nan_to_num(self.step_time) * steps + communication
+        else:
+            seconds = np.full(self.workers, transfer_time + (plan.deadline or 0.0))
+        predicted = np.where(present, seconds, 0.0)
+        return NetworkRound(planned, steps, predicted, transfer_time)
+
+    def _learn_overhead(self, measured: float, predicted: float) -> None:
+        """Frames, acknowledgements and waiting for each other: what a tree needs in addition to
+        its bytes. A new leader learns it again."""
+        if predicted > 0 and np.isfinite(measured):
+            ratio = np.clip(self._overhead * measured / predicted, 1.0, MOST_OVERHEAD)
+            self._overhead += OVERHEAD_SMOOTHING * (float(ratio) - self._overhead)
+
+    def finish(self, planned: NetworkRound, reports: WireReports, *, seconds: float) -> RoundRecord:
+        """The record of a round from the reports that count; the next plan builds on it."""
+        took_part = np.isin(np.arange(self.workers), list(reports))
+        links, times, sizes, distances = _measured_links(planned, reports)
+        compute = self._column(reports, "compute_seconds")
+        communication = np.where(took_part, 0.0, np.nan)
+        exchange, transfer_time = planned.plan.exchange, np.nan
+        local_steps = planned.local_steps
+        if planned.transfer_time is not None:
+            # Everyone trains meanwhile, unless the plan says otherwise.
+            waited = self._column(reports, "exchange_seconds")
+            communication = communication if planned.plan.overlap else waited
+            local_steps = np.nan_to_num(self._column(reports, "steps")).astype(np.int64)
+            if exchange.required:
+                # All have it at nearly the same time, and one of them may not tell the truth.
+                transfer_time = float(np.nanmedian(waited[list(exchange.required)]))
+                self._learn_overhead(transfer_time, planned.transfer_time)
+        else:
+            np.fmax.at(communication, links[:, 0], times)
+            if not exchange.directed:
+                np.fmax.at(communication, links[:, 1], times)
+        # Mixing, testing and saving is not waiting, though the simulation has none of it.
+        other = self._column(reports, "other_seconds")
+        worked = np.minimum(compute + communication + other, seconds)
+        images = usual_count(report.images for report in reports.values())
+        measured = Measured(
+            local_steps=np.where(took_part, local_steps, 0),
+            step_time=self._column(reports, "step_time"),
+            timing=Timing(compute, communication, worked, seconds - worked, seconds),
+            links=links,
+            link_time=times,
+            link_bytes=sizes,
+            link_distance=distances,
+            train_loss=np.where(local_steps > 0, self._column(reports, "train_loss"), np.nan),
+            update_norm=self._column(reports, "update_norm"),
+            bandwidth=mean_bandwidth(planned.observation.network),
+            wall={"round": seconds},
+            smoothness=self._column(reports, "smoothness"),
+            gradient_variance=self._column(reports, "gradient_variance"),
+            start_loss=self._column(reports, "start_loss"),
+            selected=exchange.selected(
+                {worker: report.selected for worker, report in reports.items()}, self.workers
+            ),
+            transfer_time=transfer_time,
+            evaluation=evaluation_of(self._column(reports, "accuracy"), images, self.attackers),
+            final_evaluation=evaluation_of(
+                self._column(reports, "whole_accuracy"), images, self.attackers
+            ),
+            measures=self._measures(reports),
+        )
+        record = self.planner.finish(planned.planned, measured)
+        self.clock = record.clock
+        timed = {worker: report.links for worker, report in reports.items()}
+        self._learn_links(timed, round_index=record.round_index)
+        return record
+
+    def probes(self, planned: NetworkRound) -> list[tuple[int, int]]:
+        """Links of the base topology to time in addition to the plan's: those not timed for some
+        rounds."""
+        cluster, observation = self.stage.experiment.cluster, planned.observation
+        if not cluster.probe_bytes:
+            return []
+        stale = self.links.stale(
+            self.stage.federation.base_topology.links,
+            observation.available,
+            round_index=observation.round_index,
+            every=cluster.probe_every,
+        )
+        used = set(map(tuple, np.sort(planned.plan.exchange.links, axis=1).tolist()))
+        return [pair for pair in stale if pair not in used]
+
+    def learn_failed(
+        self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
+    ) -> None:
+        """The links of a group average that did not come: one may be slower than was planned."""
+        self._learn_links(timed, round_index=round_index)
+
+    def learn_survey(self, timed: Mapping[int, Sequence[wire.LinkReport]]) -> None:
+        """The links that workers timed before the first round."""
+        self._learn_links(timed, round_index=0)
+
+    def pack(self) -> bytes:
+        """Everything that the next coordinator needs."""
+        arrays, scalars = pack("state", self._condensed())
+        if self.planner.last_reports is not None:
+            report_arrays, report_scalars = pack("reports", self.planner.last_reports)
+            arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
+        arrays.update(self.links.pack())
+        arrays["step_time"] = self.step_time
+        scalars["clock"] = self.clock
+        return to_bytes(arrays, scalars)
+
+    def unpack(self, content: bytes) -> None:
+        """Continue from what another planner packed."""
+        arrays, scalars = from_bytes(content)
+        self._expand(arrays, scalars)
+        if "reports.round_index" in scalars:
+            self.planner.last_reports = unpack("reports", Reports, arrays, scalars)
+        self.links = LinkEstimates.unpack(arrays)
+        self.step_time = arrays["step_time"]
+        self.clock = float(scalars["clock"])
+
+    def pack_state(self) -> bytes:
+        """What the algorithm keeps between rounds."""
+        return to_bytes(*pack("state", self._condensed()))
+
+    def go_back(self, content: bytes) -> None:
+        """Plan on from what pack_state() gave; what was measured stays."""
+        self._expand(*from_bytes(content))
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _condensed(self) -> Any:
+        algorithm = self.algorithm
+        state = self.planner.state
+        return algorithm.condense(state) if isinstance(algorithm, Condensable) else state
+
+    def _expand(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
+        state = unpack("state", type(self.planner.state), arrays, scalars)
+        if isinstance(self.algorithm, Condensable):
+            state = self.algorithm.expand(state)
+        self.planner.state = state
+
+    def _with_step_times(self, reports: Reports, present: BoolArray) -> Reports:
+        """A worker that has just joined did not report: its own last step time counts."""
+        known = np.isfinite(reports.step_time)
+        step_time = np.where(known | ~present, reports.step_time, self.step_time)
+        return replace(reports, step_time=step_time)
+
+    def _learn_links(
+        self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
+    ) -> None:
+        """All workers get their orders at once, so times since then can be compared."""
+        transfers = [
+            transfer
+            for worker, links in sorted(timed.items())
+            for link in links
+            if (transfer := self._transfer(worker, link)) is not None
+        ]
+        transfers = limit_rates(transfers)
+        if self.stage.world.sharing:
+            self.links.learn_shared(transfers, round_index=round_index)
+            return
+        for transfer in transfers:
+            self.links.learn(
+                transfer.receiver,
+                transfer.sender,
+                bits=transfer.bits,
+                seconds=transfer.seconds,
+                round_index=round_index,
+            )
+
+    def _transfer(self, worker: int, link: wire.LinkReport) -> Transfer | None:
+        """What a link shows of its speed; None for nothing."""
+        if traits_of(self.algorithm).group_average and not link.probe and link.bytes:
+            # The pieces of a tree keep the pace of its slowest link: only those that waited count.
+            if 2 * link.timed_bytes < link.bytes:
+                return None
+            bits, seconds = 8.0 * link.timed_bytes, link.timed_seconds
+            return Transfer(worker, link.worker, bits, link.started, seconds)
+        if link.lost or not link.bytes:
+            return None
+        return Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
+
+    def _measures(self, reports: WireReports) -> dict[str, FloatArray]:
+        """The added columns of the record that somebody has reported, [N] each."""
+        measures = {}
+        for column in added_columns():
+            values = np.full(self.workers, np.nan)
+            for worker, report in reports.items():
+                values[worker] = reported(report, column)
+            if np.isfinite(values).any():
+                measures[column.name] = values
+        return measures
+
+    def _column(self, reports: WireReports, name: str) -> FloatArray:
+        """One field of all reports, [N], NaN where there is none."""
+        column = np.full(self.workers, np.nan)
+        for worker, report in reports.items():
+            column[worker] = getattr(report, name)
+        return column
+
+
+def _over_working_links(plan: Plan, observation: Observation) -> Plan:
+    """The plan over links that work, the present workers connected. A topology that changes is
+    connected over rounds only."""
+    exchange = plan.exchange.without_links(observation.avoid)
+    if not observation.changing:
+        exchange = exchange.connected(
+            observation.available, observation.network, avoid=observation.avoid
+        )
+    return plan if exchange is plan.exchange else replace(plan, exchange=exchange)
+
+
+def _measured_links(
+    planned: NetworkRound, reports: WireReports
+) -> tuple[IntArray, FloatArray, IntArray, FloatArray]:
+    """The links over which models went: pairs, seconds, bytes and distances."""
+    directed = planned.plan.exchange.directed
+    by_pair: dict[tuple[int, int], tuple[float, int, float]] = {}
+    for worker, report in sorted(reports.items()):
+        for link in report.links:
+            if link.probe or link.lost:
+                continue
+            pair = (worker, link.worker)
+            if not directed:
+                pair = (min(pair), max(pair))
+            seconds, size, distance = by_pair.get(pair, (0.0, 0, np.nan))
+            distance = distance if np.isfinite(distance) else link.distance
+            by_pair[pair] = max(seconds, link.seconds), size + link.bytes, distance
+    pairs = np.array(sorted(by_pair), dtype=np.int64).reshape(-1, 2)
+    rows = [by_pair[pair] for pair in sorted(by_pair)]
+    return (
+        pairs,
+        np.array([seconds for seconds, _, _ in rows], dtype=np.float64),
+        np.array([size for _, size, _ in rows], dtype=np.int64),
+        np.array([distance for _, _, distance in rows], dtype=np.float64),
+    )
+
+
+def _believable(reports: Reports) -> Reports:
+    """What one worker alone cannot move: the next plan is made from it."""
+    measured = np.isfinite(reports.distance)
+    return replace(
+        reports,
+        step_time=limit_to_median(reports.step_time, STEP_TIME_FACTOR),
+        update_norm=set_aside_large(reports.update_norm),
+        links=reports.links[measured],
+        distance=set_aside_large(reports.distance[measured]),
+        smoothness=set_aside_large(reports.smoothness),
+        gradient_variance=set_aside_large(reports.gradient_variance),
+        start_loss=set_aside_large(reports.start_loss),
+    )

@@ -1,0 +1,244 @@
+"""The coordinator's metrics for Prometheus, and its health.
+
+Rounds are counted as they end; everything else is looked up at each request.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import prometheus_client as prometheus
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from fedhp.cluster.coordinator.conductor import MemberStatus
+from fedhp.cluster.coordinator.coordinator import Coordinator
+from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.phase import Phase
+from fedhp.cluster.metrics_server import BUCKETS, Health, expiry_metric
+from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.types import RoundRecord
+
+MOST_LINKS = 10_000  # links that are counted one by one; the others are counted together
+HEALTHY = (Phase.RUNNING, Phase.FINISHED)
+UP = (MemberStatus.READY, MemberStatus.BEHIND, MemberStatus.SUSPENDED, "draining")
+CAUSES = ("unreachable", "deadline", "refused", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A coordinator at one moment."""
+
+    state: str = Phase.WAITING
+    why: str = "for the lead"
+    leading: bool = False
+    epoch: int = 0
+    round_index: int = 0
+    rounds: int = 0
+    members: Mapping[str, int] = field(default_factory=dict)  # how many by status
+    refused: Mapping[str, int] = field(default_factory=dict)  # messages by reason
+    quarantined: int = 0
+    certificates: Mapping[str, float] = field(default_factory=dict)  # s until they end, by name
+    silent: Mapping[str, float] = field(default_factory=dict)  # s since the last call, by name
+    up: Mapping[str, bool] = field(default_factory=dict)  # whether it takes part or soon will
+    broken: Mapping[tuple[str, str, str], int] = field(default_factory=dict)  # see broken_by_name
+    broken_links: int = 0  # also those that `broken` leaves out
+    warnings: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by key and member
+    disk_free: float = math.nan  # bytes, where the record is
+
+
+def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
+    """The coordinator now; call it in its event loop."""
+    state = None if coordinator is None else coordinator.state
+    if state is None:
+        return Snapshot()
+    status = CoordinatorHandlers(state).status()
+    refused: Counter[str] = Counter()
+    for (_, reason), count in state.guard.counts().items():
+        refused[reason] += count
+    return Snapshot(
+        state=status.state,
+        why=status.why,
+        leading=state.leads(),
+        epoch=status.epoch,
+        round_index=status.round,
+        rounds=status.rounds,
+        members=Counter(member.status for member in status.members),
+        refused=refused,
+        quarantined=len(state.guard.quarantined()),
+        silent={
+            member.name: member.silent_seconds
+            for member in status.members
+            if member.silent_seconds < limits.FOREVER
+        },
+        up={member.name: member.status in UP for member in status.members},
+        broken=broken_by_name(status),
+        broken_links=status.broken_links,
+        warnings={
+            (warning.key, name): warning.value
+            for warning in status.warnings
+            for name in warning.members or [""]
+        },
+        disk_free=_free_bytes(state.context.record.folder),
+    )
+
+
+def _free_bytes(folder: Path) -> float:
+    try:
+        return float(shutil.disk_usage(folder).free)
+    except OSError:
+        return math.nan
+
+
+def broken_by_name(status: wire.StatusReply) -> dict[tuple[str, str, str], int]:
+    """How often links failed in a row, by worker, peer and a cause out of CAUSES: a label with
+    the text of a member could have any number of values."""
+    names = {member.worker: member.name for member in status.members}
+    broken = {}
+    for link in status.broken:
+        cause = link.why.partition(":")[0]
+        ends = names.get(link.worker, str(link.worker)), names.get(link.peer, str(link.peer))
+        broken[*ends, cause if cause in CAUSES else "other"] = link.failures
+    return broken
+
+
+def health(snapshot: Snapshot) -> Health:
+    """Whether it leads and makes progress, and the same in words."""
+    state = snapshot.state
+    if state == Phase.FINISHED or (snapshot.leading and state in HEALTHY):
+        return Health(True, f"{state}, round {snapshot.round_index} of {snapshot.rounds}")
+    if state in HEALTHY:
+        return Health(False, "this process does not lead")
+    return Health(False, f"{state}: {snapshot.why}" if snapshot.why else state)
+
+
+class Metrics:
+    """All metrics of one process."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        self.snapshot = Snapshot()
+        self._links: set[tuple[str, str]] = set()
+        self._round_seconds = prometheus.Histogram(
+            "fedhp_round_seconds",
+            "Duration of rounds.",
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._waiting = self._gauge(
+            "waiting_seconds", "Waiting time in the last round.", ("worker",)
+        )
+        self._mean_waiting = self._gauge(
+            "mean_waiting_seconds", "Mean waiting time in the last round."
+        )
+        self._steps = self._gauge("local_steps", "Local steps in the last round.", ("worker",))
+        self._step_seconds = self._gauge(
+            "step_seconds", "Mean time of one local step.", ("worker",)
+        )
+        self._accuracy = self._gauge("accuracy", "Accuracy at the last test.", ("worker",))
+        self._mean_accuracy = self._gauge(
+            "mean_accuracy", "Mean accuracy of the workers at the last test."
+        )
+        self._bytes = prometheus.Counter(
+            "fedhp_link_bytes",
+            "Bytes of models sent over a link.",
+            ("a", "b"),
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def update(self, snapshot: Snapshot) -> Health:
+        """Show this snapshot from now on; whether all is well."""
+        self.snapshot = snapshot
+        return health(snapshot)
+
+    def round_ended(self, record: RoundRecord) -> None:
+        """Count a committed round."""
+        timing = record.timing
+        self._round_seconds.observe(timing.round_time)
+        self._mean_waiting.set(timing.mean_waiting_time)
+        _set_each(self._waiting, timing.waiting_time.tolist())
+        _set_each(self._steps, record.local_steps.tolist())
+        _set_each(self._step_seconds, record.step_time.tolist())
+        if record.evaluation is not None:
+            _set_each(self._accuracy, record.evaluation.accuracy.tolist())
+            self._mean_accuracy.set(record.evaluation.mean_accuracy)
+        pairs = zip(record.links.tolist(), record.link_bytes.tolist(), strict=True)
+        for (a, b), size in pairs:
+            self._bytes.labels(*self._link(str(a), str(b))).inc(size)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of the latest snapshot, for the registry."""
+        now = self.snapshot
+        for name, text, value in (
+            ("epoch", "Epoch of the coordinator; the largest leads.", now.epoch),
+            ("round", "The last committed round.", now.round_index),
+            ("rounds", "Rounds of the experiment.", now.rounds),
+            ("leading", "1 while this process coordinates.", now.leading),
+            ("paused", "1 while the run cannot continue.", now.state == "paused"),
+            ("quarantined", "Senders in quarantine.", now.quarantined),
+            ("broken_links", "Links that failed at the last try.", now.broken_links),
+            ("disk_free_bytes", "Free space on the disk of the run folder.", now.disk_free),
+        ):
+            yield GaugeMetricFamily(f"fedhp_{name}", text, value=float(value))
+        members = GaugeMetricFamily("fedhp_members", "Workers by status.", labels=("status",))
+        for status in MemberStatus:
+            members.add_metric((str(status),), now.members.get(status, 0))
+        members.add_metric(("draining",), now.members.get("draining", 0))
+        yield members
+        refused = CounterMetricFamily(
+            "fedhp_refused_messages", "Refused messages by reason.", labels=("reason",)
+        )
+        for reason, count in sorted(now.refused.items()):
+            refused.add_metric((reason,), count)
+        yield refused
+        yield expiry_metric(now.certificates)
+        silent = GaugeMetricFamily(
+            "fedhp_member_silent_seconds", "Time since the last call.", labels=("name",)
+        )
+        for name, seconds in sorted(now.silent.items()):
+            silent.add_metric((name,), seconds)
+        yield silent
+        up = GaugeMetricFamily(
+            "fedhp_member_up", "1 while it takes part or is about to.", labels=("name",)
+        )
+        for name, is_up in sorted(now.up.items()):
+            up.add_metric((name,), float(is_up))
+        yield up
+        broken = GaugeMetricFamily(
+            "fedhp_broken_link_failures",
+            "Failures in a row of a worker to get the model of a peer.",
+            labels=("worker", "peer", "why"),
+        )
+        for labels, failures in sorted(now.broken.items()):
+            broken.add_metric(labels, failures)
+        yield broken
+        warnings = GaugeMetricFamily(
+            "fedhp_warning",
+            "Something unusual that lasts, as in the status.",
+            labels=("key", "member"),
+        )
+        for subject, value in sorted(now.warnings.items()):
+            warnings.add_metric(subject, value)
+        yield warnings
+
+    def _link(self, a: str, b: str) -> tuple[str, str]:
+        if (a, b) not in self._links:
+            if len(self._links) >= MOST_LINKS:
+                return "other", "other"
+            self._links.add((a, b))
+        return a, b
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> prometheus.Gauge:
+        return prometheus.Gauge(f"fedhp_{name}", text, labels, registry=self.registry)
+
+
+def _set_each(gauge: prometheus.Gauge, values: Iterable[float]) -> None:
+    for worker, value in enumerate(values):
+        if math.isfinite(value):
+            gauge.labels(str(worker)).set(value)

@@ -1,0 +1,121 @@
+"""The parts of a shard, and what needs several of them: a round's training, its end, the state.
+
+In one process one shard holds all workers; on Ray each actor hosts one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhp.engine.prepare import ShardSpec
+from fedhp.engine.shard.arrivals import PAIR_STATE
+from fedhp.engine.shard.groups import Groups
+from fedhp.engine.shard.mixer import Mixer
+from fedhp.engine.shard.rows import Rows
+from fedhp.engine.shard.tester import Tester
+from fedhp.engine.shard.trainer import Trainer
+from fedhp.engine.shard.turns import Turns
+from fedhp.learn.group_state import GROUP_STATE
+from fedhp.learn.mix import update_norms
+from fedhp.record.tensors import Arrays
+from fedhp.types import BoolArray, FloatArray, IntArray
+
+# The arrays of `state`, as checkpoints name them.
+SYNCHRONOUS_STATE = ("models", "counters")
+ASYNCHRONOUS_STATE = (*SYNCHRONOUS_STATE, "in_flight", "flight_counters")
+
+
+class Shard:
+    """Some of the workers. A part is called by one of its methods, such as Mixer.exchange."""
+
+    def __init__(self, spec: ShardSpec, *, stop: Callable[[], bool] = lambda: False) -> None:
+        self.spec = spec
+        self.rows = Rows(spec, stop)
+        self.trainer = Trainer(self.rows)
+        self.mixer = Mixer(self.rows)
+        self.turns = Turns(self.rows, self.trainer)
+        self.groups = Groups(self.rows, self.trainer) if spec.group_average else None
+        self.tester = Tester(self.rows, self.turns, self.groups)
+        parts = (self.trainer, self.mixer, self.turns, self.groups, self.tester)
+        self._parts = {type(part).__name__: part for part in parts}
+
+    def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of a part by its qualified name, such as Mixer.exchange."""
+        part, _, name = method.partition(".")
+        return getattr(self._parts.get(part, self), name)(*args, **kwargs)
+
+    def close(self) -> None:
+        """Release the threads."""
+        self.rows.threads.close()
+
+    def train(
+        self,
+        local_steps: IntArray,
+        *,
+        round_index: int,
+        learning_rate: float,
+        present: BoolArray | None = None,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Every worker's local steps, from `models` into `after`: mean losses, update norms.
+
+        present [n], none for all: what travels with the model of an absent worker must not move it.
+        """
+        rows = self.rows
+        self.mixer.begin(round_index)
+        if self.groups is not None:
+            self.groups.begin()
+        rows.step = rows.step_of(local_steps.tolist(), round_index=round_index, rate=learning_rate)
+        rows.after.copy_(rows.models)
+        rows.after_counters.copy_(rows.counters)
+        loss = self.trainer.train_round(
+            local_steps, rows.after, round_index=round_index, rate=learning_rate, phase=0
+        )
+        norms = update_norms(rows.models, rows.after, rows.layout.trainable)
+        self.mixer.prepare(present)
+        return loss, np.where(local_steps > 0, norms, np.nan)
+
+    def advance(self) -> None:
+        """The mixed models become the models of the next round."""
+        if self.groups is not None:
+            self.groups.state.commit()
+        self.mixer.arrivals.commit()
+        self.rows.advance()
+
+    def state(self, *, in_flight: bool = False) -> Arrays:
+        """Models and counters; for an asynchronous algorithm also what is in flight."""
+        targets = self._targets()
+        left_out = () if in_flight else ASYNCHRONOUS_STATE[len(SYNCHRONOUS_STATE) :]
+        arrays: Arrays = {
+            name: tensor.cpu().numpy() for name, tensor in targets.items() if name not in left_out
+        }
+        return {**arrays, **self.mixer.arrivals.state()}
+
+    def load(self, state: Arrays) -> None:
+        """Take over a state."""
+        targets = self._targets()
+        if self.groups is not None:
+            self.groups.state.give_up()
+        self.mixer.arrivals.load(state, self.rows.models.device)
+        for name, array in state.items():
+            if name not in PAIR_STATE:
+                targets[name].copy_(torch.from_numpy(np.array(array)))
+
+    def _targets(self) -> dict[str, Tensor]:
+        """What a state holds, by name, except the copies of topk."""
+        rows, turns = self.rows, self.turns
+        targets = {
+            "models": rows.models,
+            "counters": rows.counters,
+            "in_flight": rows.after,
+            "flight_counters": rows.after_counters,
+        }
+        if self.groups is not None:
+            targets.update({name: getattr(self.groups.state, name) for name in GROUP_STATE})
+        if turns.served is not None:
+            targets["served"] = turns.served
+        return targets

@@ -1,0 +1,285 @@
+"""What the loop, the coordinator and a replay ask of an exchange, whatever its form.
+
+A form answers for itself: is it usable, over which links, how long, how many bytes, what is each
+worker's part, what does the history say. Carrying it out is the executor's: `carry_out` calls the
+method of the executor that fits the form.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from fedhp.exchange.checks import Unusable, kind_of
+from fedhp.rule import Rule
+from fedhp.timing import Network
+from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
+
+if TYPE_CHECKING:
+    from fedhp.exchange.group import GroupAverage
+    from fedhp.exchange.mixing import DirectedMixing, Mixing, Scoring
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """Which models travelled: links (receiver, sender if directed), and which peers were kept."""
+
+    links: IntArray  # [E, 2]
+    directed: bool
+    distance: FloatArray  # [E] before mixing
+    selected: IntArray  # [N, keep], -1 where none
+    # [E, 2] what went to the first and to the second end of a link, as a share of a model's bytes;
+    # None: whole models.
+    share: FloatArray | None = None
+    parts: tuple[Exchanged, ...] = ()  # of exchanges that followed each other
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an exchange costs in simulation."""
+
+    link_time: FloatArray  # [E] s
+    link_bytes: IntArray  # [E] both directions together
+    communication: FloatArray  # [N] s that each worker needs for it after its steps
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPart:
+    """A worker's part in a group average; members 0: it takes no part."""
+
+    group: GroupAverage
+    members: int = 0
+    returning: bool = False
+    parent: int = -1
+    children: tuple[int, ...] = ()
+    returning_children: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one worker does in an exchange, as an order says it."""
+
+    sources: Sequence[int] = ()  # whose models it pulls, ascending
+    weights: Sequence[float] = ()  # of these models; none where it scores them
+    own_weight: float = 1.0
+    push_sum: bool = False
+    score: Scoring | None = None
+    group: GroupPart | None = None
+
+
+class Executor(Protocol):
+    """Carries exchanges out, with models or with what a run has measured."""
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+
+    def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
+        """Every worker takes the models of others by their weights."""
+
+    def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
+        """Every worker scores the models of others and averages the best."""
+
+    def average_groups(self, groups: Sequence[GroupAverage]) -> None:
+        """The participants of each add the mean of their changes to the consensus."""
+
+    def proceed(self) -> None:
+        """The next exchange of the round begins with what the last one left."""
+
+
+class TransferJitter(Protocol):
+    """By how much single transfers take longer or shorter."""
+
+    def factors(self, links: IntArray, event: int) -> FloatArray:
+        """Of the transfers over these links [E] in a round."""
+
+
+class SimulatedLinks(Protocol):
+    """The true network of a simulation (world/world.py)."""
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+
+    @property
+    def latency(self) -> float:
+        """Seconds."""
+
+    @property
+    def follows_trace(self) -> bool:
+        """Whether a link changes during a transfer."""
+
+    @property
+    def jitter(self) -> TransferJitter | None:
+        """Of single transfers."""
+
+    def network(self, time: float) -> Network:
+        """The links at this virtual time."""
+
+    def transfer_time(
+        self,
+        bits: float | FloatArray,
+        rate: Callable[[Network], FloatArray],
+        *,
+        starts: FloatArray,
+    ) -> FloatArray:
+        """Seconds from the start of each transfer to the arrival of its bits."""
+
+    def link_time(
+        self,
+        links: IntArray,
+        transfers: IntArray,
+        *,
+        clock: float,
+        ready: FloatArray,
+        size: float = 1.0,
+        directed: bool = False,
+        event: int = 0,
+    ) -> FloatArray:
+        """Seconds to transfer a model over each link [E]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and where a simulated exchange takes place."""
+
+    world: SimulatedLinks
+    clock: float  # s, at the start of the round
+    ready: FloatArray  # [N] s from then until each worker may begin
+    event: int  # tells the jitter of rounds apart
+    model_bytes: int
+
+
+class Exchange(ABC):
+    """A way in which models meet; frozen, part of a plan."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """As users call it."""
+        return type(self).__name__
+
+    # --- links ------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def links(self) -> IntArray:
+        """Over which something travels, [E, 2]; (receiver, sender) if directed."""
+
+    @property
+    def directed(self) -> bool:
+        """Whether a link carries a model in one direction only."""
+        return False
+
+    @property
+    def required(self) -> Sequence[int]:
+        """The workers without whom it cannot be carried out."""
+        return ()
+
+    @property
+    def group(self) -> GroupAverage | None:
+        """The average over a tree that it contains, if there is one."""
+        return None
+
+    # --- checks -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def check(self, plan: Plan, workers: int) -> None:
+        """Refuse what cannot be carried out."""
+
+    @abstractmethod
+    def check_present(self, here: BoolArray) -> None:
+        """Refuse a part for a worker that is away; here is [N]."""
+
+    def check_rule(self, rule: Rule) -> None:
+        """Refuse a rule of the workers that this exchange does not fit."""
+        if rule.acts():
+            raise Unusable(
+                f"its workers have a rule that sends or receives, and its plan has a {self.name}",
+                "a NeighborMixing, a DirectedMixing or a WeightedMixing with such a rule",
+            )
+
+    def check_network(self) -> None:
+        """Refuse what can only be simulated."""
+        return
+
+    # --- changes before it is carried out -----------------------------------------------------
+
+    def with_min_peers(
+        self, available: BoolArray, network: Network, *, least: int, round_index: int
+    ) -> Exchange:
+        """With links added, the fastest first, until every available worker [N] has at least so
+        many peers. Without links it stays as it is: in that round nothing is mixed."""
+        return self
+
+    def without_links(self, avoid: Collection[Pair]) -> Exchange:
+        """Without the links that do not work."""
+        return self
+
+    def connected(
+        self, available: BoolArray, network: Network, *, avoid: Collection[Pair]
+    ) -> Exchange:
+        """With links added until the available workers [N] are connected."""
+        return self
+
+    def without_group(self, plan: Plan) -> Plan:
+        """The plan in which nobody averages over a tree; the same plan where nobody did."""
+        return plan
+
+    # --- carried out ------------------------------------------------------------------------
+
+    @abstractmethod
+    def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
+        """By the executor's method for this form."""
+
+    @abstractmethod
+    def parts(self, workers: int) -> list[Part]:
+        """What each worker does, [N]."""
+
+    def selected(self, kept: Mapping[int, Sequence[int]], workers: int) -> IntArray:
+        """The peers that workers kept after scoring them, [N, keep], -1 where there are fewer."""
+        return np.empty((workers, 0), dtype=np.int64)
+
+    # --- time and bytes ---------------------------------------------------------------------
+
+    def extra_steps(self, workers: int) -> FloatArray:
+        """Work of each worker in units of its step time, [N]."""
+        return np.zeros(workers)
+
+    def lead_time(self, network: Network) -> float | None:
+        """Seconds that it needs if it begins with the round; None: it follows the steps."""
+        return None
+
+    def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
+        """The same on the true network of a round that starts now."""
+        return None
+
+    def communication_time(self, network: Network, workers: int) -> FloatArray:
+        """Seconds that each worker should need for it after its steps, [N]."""
+        return np.zeros(workers)
+
+    @abstractmethod
+    def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
+        """In simulation, of what was carried out."""
+
+    # --- history ----------------------------------------------------------------------------
+
+    def to_facts(self) -> dict[str, Any]:
+        """What the record does not say of it: enough to repeat it (facts.py)."""
+        return {}
+
+
+def check_exchange(exchange: Any, plan: Plan, workers: int) -> None:
+    """Refuse a plan whose exchange is none, or cannot be carried out."""
+    if not isinstance(exchange, Exchange):
+        raise Unusable(
+            f"the exchange of its plan is {kind_of(exchange)}",
+            "a NeighborMixing, a DirectedMixing, a WeightedMixing, a PeerScoring, a GroupAverage "
+            "or an ExchangeSequence",
+        )
+    exchange.check(plan, workers)
