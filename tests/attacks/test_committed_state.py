@@ -179,7 +179,7 @@ def test_a_coordinator_does_not_continue_an_unsigned_run(folder: Path, tmp_path:
     )
     with pytest.raises(LedgerDamaged, match="it is not signed") as refused:
         run_coordinator(settings)
-    assert "finish it with that version" in refused.value.fix
+    assert "find out who wrote it" in refused.value.fix
 
 
 def test_a_standby_refuses_untrusted_parts_of_a_signed_state(

@@ -111,7 +111,7 @@ class FakeRay:
 
 def message(folder: Path) -> dict[str, Any]:
     tables = {"executors": "auto", "device": "cpu"}
-    return {"experiment": tables, "folder": str(folder), "label": "x", "source": "", "executors": 1}
+    return {"experiment": tables, "folder": str(folder), "label": "x", "file": "", "executors": 1}
 
 
 def test_a_task_that_is_lost_is_started_again(

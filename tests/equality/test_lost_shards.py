@@ -16,7 +16,7 @@ from fedhp.engine.local import LocalExecutor, LocalShards
 from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.runs.run import loop_of
 from fedhp.engine.shard.shard import Shard
-from fedhp.engine.shard.turns import Turns
+from fedhp.engine.shard.turns import ShardTurns
 from fedhp.engine.sharded import ShardedExecutor
 from fedhp.learn.evaluate import ModelScore
 from fedhp.record.tensors import Arrays
@@ -56,7 +56,7 @@ class Fragile(LocalShards):
         **kwargs: P.kwargs,
     ) -> Pending[T]:
         # The first snapshots are taken before the first round.
-        self.armed = self.armed or method is not Turns.snapshot
+        self.armed = self.armed or method is not ShardTurns.snapshot
         fatal = self._fatal()
         if fatal and not self.late:
             raise ShardLost

@@ -14,6 +14,8 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 for _library in ("OMP", "OPENBLAS", "MKL"):
@@ -57,20 +59,25 @@ def main() -> int:
     if options.backwards:
         cases.reverse()
     folder = Path(tempfile.mkdtemp(prefix="frozen-")) if options.keep is None else options.keep
-    on_ray = any(case.engine == "ray" for case in cases)
     try:
-        with one_ray() if on_ray else contextlib.nullcontext():
-            if updating:
-                return _update(cases, updating, folder)
-            return _compare(cases, only, folder, everything=not options.engine)
+        if updating:
+            return _update(cases, updating, folder)
+        return _compare(cases, only, folder, everything=not options.engine)
     finally:
         if options.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def _on_their_engines(cases: list[Case]) -> Iterator[Case]:
+    """The cases, with one Ray around those that need it."""
+    for engine, group in groupby(cases, key=lambda case: case.engine):
+        with one_ray() if engine == "ray" else contextlib.nullcontext():
+            yield from group
+
+
 def _compare(cases: list[Case], only: list[str], folder: Path, *, everything: bool) -> int:
     began, differences = time.monotonic(), 0
-    for case in cases:
+    for case in _on_their_engines(cases):
         for difference in comparing.differences(case, folder):
             differences += 1
             print(difference, flush=True)
@@ -89,7 +96,7 @@ def _update(cases: list[Case], names: list[str], folder: Path) -> int:
     if unknown:
         print(f"unknown: {', '.join(sorted(unknown))}; python -m frozen --update takes whole names")
         return 2
-    for case in cases:
+    for case in _on_their_engines(cases):
         comparing.update(case, folder)
         print(f"updated: {case.name}", flush=True)
     for name, update in comparing.UPDATES.items():

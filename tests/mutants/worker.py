@@ -16,6 +16,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from waiting import let_fault_last
+
 # Not fedhp, which is mutated, and not grpc, which does not survive a fork.
 LIBRARIES = (
     "numpy",
@@ -120,7 +122,7 @@ def _carry_out(tree: Path, arguments: list[str], limit: float, record: str) -> O
             code = os.waitstatus_to_exitcode(status)
             code = 1 if code < 0 else code  # it crashed
             break
-        time.sleep(POLL_SECONDS)
+        let_fault_last(POLL_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)  # also what it may have left running
     if code == -1:

@@ -20,7 +20,7 @@ from fedhp.algorithms.base import (
     Settings,
     Space,
 )
-from fedhp.algorithms.traits import About, Scoring, Traits
+from fedhp.algorithms.traits import About, ScoringTraits, Traits
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.exchange import DirectedMixing, Exchange, NeighborMixing, PeerScoring
@@ -84,7 +84,7 @@ class PENS(Settings):
         return replace(
             super().configured(),
             own_steps="" if self.steps is None else "steps",
-            scoring=Scoring(self.keep, self.samples, self.symmetric),
+            scoring=ScoringTraits(self.keep, self.samples, self.symmetric),
             simulated_settings={"symmetric": NOT_SENT_BACK} if self.symmetric else {},
         )
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class ScoringTraits:
     """How workers choose among the models that they pulled (PeerScoring)."""
 
     keep: int
@@ -32,7 +32,7 @@ class Traits:
     own_steps: str = ""  # its setting that replaces both, if set
     group_average: bool = False  # plans have a GroupAverage, for which workers keep more state
     fragments: int = 1  # of the model, that group averages take in turn
-    scoring: Scoring | None = None  # of the plans with PeerScoring
+    scoring: ScoringTraits | None = None  # of the plans with PeerScoring
     single_steps: bool = False  # every turn is one step, from one shared model
     serves: Literal["model", "average"] = "model"  # of asynchronous workers
     compression: str = ""  # what to set instead of exchange.compression

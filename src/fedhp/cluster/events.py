@@ -256,7 +256,7 @@ class Released(Event, event="released"):
     worker: int
 
 
-class Behind(Event, event="behind"):
+class FellBehind(Event, event="behind"):
     """A member has to catch up."""
 
     worker: int
@@ -405,14 +405,14 @@ class Averaged(Event, event="averaged"):
     peer: str
 
 
-class AverageLost(Event, event="average_lost"):
+class LostAverage(Event, event="average_lost"):
     """There is no group average."""
 
     attempt: Attempt
     why: str
 
 
-class Diverged(Event, event="diverged"):
+class ModelDiverged(Event, event="diverged"):
     """Its model would not be finite any more."""
 
     attempt: Attempt

@@ -37,7 +37,7 @@ DROPPED, LEFT_OUT = "dropped", "left_out"
 _Attempt: TypeAlias = tuple[int, int, int]  # epoch, round, number
 
 
-class Event(Protocol):
+class WrittenEvent(Protocol):
     """What events.py declares: its kind, and what a line says of it."""
 
     @property
@@ -65,7 +65,7 @@ class History:
         self._size = self._file.tell()
         self._tries = 0  # the most attempts at one round in this file
 
-    def note(self, event: Event) -> None:
+    def note(self, event: WrittenEvent) -> None:
         """Append one event, as soon as the disk has space for it."""
         self.append(event.event, event.facts())
 

@@ -65,7 +65,7 @@ class Change:
     left: Mapping[str, Any]  # the dotted keys that all overrides together leave
 
 
-class Rule:
+class SettingRule:
     """One relation between settings."""
 
     def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
@@ -86,7 +86,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Only(Rule):
+class Only(SettingRule):
     """A setting that acts with some kinds only."""
 
     key: str
@@ -121,7 +121,7 @@ class Only(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Drops(Rule):
+class Drops(SettingRule):
     """Settings that are about a kind, and are not for another one."""
 
     when: str
@@ -132,7 +132,7 @@ class Drops(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf(Rule):
+class OneOf(SettingRule):
     """Two settings of which an experiment has one: an override of either replaces the other."""
 
     key: str
@@ -166,7 +166,7 @@ class OneOf(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Needs(Rule):
+class Needs(SettingRule):
     """A setting of [world] that acts on recordings only: one of these files must be given."""
 
     key: str
@@ -192,7 +192,7 @@ class Needs(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded(Rule):
+class Recorded(SettingRule):
     """Settings by which speeds are drawn: a recording has the speeds themselves."""
 
     file: str
@@ -218,7 +218,7 @@ class Recorded(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced(Rule):
+class Replaced(SettingRule):
     """Settings that a user's own task replaces."""
 
     keys: tuple[str, ...]
@@ -242,7 +242,7 @@ class Replaced(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Added(Rule):
+class Added(SettingRule):
     """A setting or a section that is not written at its default: experiments from before it have
     the same tables, and a worker of the release before can read them."""
 
@@ -253,7 +253,7 @@ class Added(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class Refuses(Rule):
+class Refuses(SettingRule):
     """Anything else that is refused."""
 
     find: Callable[[Experiment], Iterator[Refusal]]
@@ -486,7 +486,7 @@ _ATTACK, _ROBUST = "attack.kind", "exchange.robust"
 _OUTVOTING = ("trimmed_mean", "median", "krum")
 
 # In the order of the sections: of several mistakes the first one is reported.
-RULES: tuple[Rule, ...] = (
+RULES: tuple[SettingRule, ...] = (
     *(Drops(f"{section}.name", _settings_of_part) for section in COMPONENTS),
     Drops("data.name", _settings_of_data),
     Refuses(_partition),

@@ -160,7 +160,7 @@ class Membership:
             case events.Heard.event if worker is not None:
                 self._set(worker, self._before.pop(worker, READY))
                 yield "back", f"{name} sends heartbeats again"
-            case events.Behind.event if worker is not None:
+            case events.FellBehind.event if worker is not None:
                 self._set(worker, CATCHING_UP)
                 yield CATCHING_UP, f"{name} takes the committed model from a peer"
             case events.Quarantined.event:

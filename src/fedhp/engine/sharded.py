@@ -30,7 +30,7 @@ from fedhp.engine.shard.mixer import Mixer
 from fedhp.engine.shard.shard import Shard
 from fedhp.engine.shard.tester import Tester
 from fedhp.engine.shard.trainer import Trainer
-from fedhp.engine.shard.turns import Turns
+from fedhp.engine.shard.turns import ShardTurns
 from fedhp.engine.until import is_due
 from fedhp.errors import RunError
 from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
@@ -306,7 +306,7 @@ class ShardedExecutor:
     def snapshot(self, worker: int) -> None:
         """Start a turn of this worker from its current model."""
         shard, position = self._find(worker)
-        self.shards.submit(shard, Turns.snapshot, position).result()
+        self.shards.submit(shard, ShardTurns.snapshot, position).result()
 
     def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
         """Train the snapshots of these workers; mean losses."""
@@ -315,7 +315,7 @@ class ShardedExecutor:
             shard, position = self._find(worker)
             by_shard[shard][position] = training
         losses = _results(
-            self.shards.submit(index, Turns.train, part) for index, part in enumerate(by_shard)
+            self.shards.submit(index, ShardTurns.train, part) for index, part in enumerate(by_shard)
         )
         found = {worker: self._find(worker) for worker in trainings}
         return {worker: losses[shard][position] for worker, (shard, position) in found.items()}
@@ -323,18 +323,18 @@ class ShardedExecutor:
     def apply(self, worker: int) -> float:
         """Add the change that training made to the worker's current model; its norm."""
         shard, position = self._find(worker)
-        return self.shards.submit(shard, Turns.apply, position).result()
+        return self.shards.submit(shard, ShardTurns.apply, position).result()
 
     def share(self, worker: int) -> float:
         """Add the change that training made to every worker's model; its norm."""
         shard, position = self._find(worker)
-        change = self.shards.submit(shard, Turns.change, position).result()
+        change = self.shards.submit(shard, ShardTurns.change, position).result()
         layout = self.prepared.layout
         change[layout.trainable :] /= self.workers
         if len(self.shards.groups) > 1:
             self.shards.moved += change.nbytes * (len(self.shards.groups) - 1)
         _results(
-            self.shards.submit(index, Turns.shift_all, change)
+            self.shards.submit(index, ShardTurns.shift_all, change)
             for index in range(len(self.shards.groups))
         )
         return float(np.linalg.norm(change[: layout.trainable]))
@@ -344,23 +344,23 @@ class ShardedExecutor:
         distance between them before."""
         shard, position = self._find(worker)
         other_shard, other_position = self._find(partner)
-        mine = self.shards.submit(shard, Turns.model, position).result()
-        theirs = self.shards.submit(other_shard, Turns.model, other_position).result()
+        mine = self.shards.submit(shard, ShardTurns.model, position).result()
+        theirs = self.shards.submit(other_shard, ShardTurns.model, other_position).result()
         if shard != other_shard:
             self.shards.moved += mine.nbytes + theirs.nbytes
         if compression != "none":
             difference = theirs - mine
             half = np.float32(0.5) * from_int8_blocks(*to_int8_blocks(difference))
-            self.shards.submit(other_shard, Turns.shift, other_position, -half).result()
-            self.shards.submit(shard, Turns.shift, position, half).result()
+            self.shards.submit(other_shard, ShardTurns.shift, other_position, -half).result()
+            self.shards.submit(shard, ShardTurns.shift, position, half).result()
             return float(np.linalg.norm(difference[: self.prepared.layout.trainable]))
-        self.shards.submit(other_shard, Turns.average, other_position, mine).result()
-        return self.shards.submit(shard, Turns.average, position, theirs).result()
+        self.shards.submit(other_shard, ShardTurns.average, other_position, mine).result()
+        return self.shards.submit(shard, ShardTurns.average, position, theirs).result()
 
     def serve(self, worker: int, factor: float) -> None:
         """Move the model that a worker serves towards its current one by this share of the way."""
         shard, position = self._find(worker)
-        self.shards.submit(shard, Turns.serve, position, factor).result()
+        self.shards.submit(shard, ShardTurns.serve, position, factor).result()
 
     def keep(self) -> None:
         """Keep the state as of now, models in flight included: it is that of a round's end."""

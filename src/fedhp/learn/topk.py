@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedhp.learn.quantize import LARGEST_FLOAT, Row
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COPY_ROUNDS = 8  # a copy that was not used for more rounds is dropped, by sender and reader alike
 
@@ -66,6 +68,8 @@ def largest_of_rows(rows: Tensor, count: int) -> Tensor:
     """The `count` largest values by magnitude of each row [n, D], zeros elsewhere; 0: all."""
     if not count:
         return rows
+    import torch  # a replay of plans needs no tensors
+
     kept = torch.zeros_like(rows)
     for row, values in zip(kept, rows, strict=True):
         delta = largest_changes(values.cpu().numpy(), count)

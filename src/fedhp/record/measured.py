@@ -37,7 +37,7 @@ class Rounds:
         return int(different[0]) + 1 if len(different) else None
 
 
-class Measured:
+class MeasuredRounds:
     """The measurements of a run, [R, N] where they are per worker; NaN: not measured."""
 
     def __init__(self, run: RunReader) -> None:
@@ -121,7 +121,7 @@ class Distances:
     Estimates follow the links of a base topology; rounds must be asked for in rising order.
     """
 
-    def __init__(self, measured: Measured, base: Topology, *, smoothing: float) -> None:
+    def __init__(self, measured: MeasuredRounds, base: Topology, *, smoothing: float) -> None:
         self._measured = measured
         self._base = base
         self._smoothing = smoothing

@@ -15,7 +15,7 @@ from fedhp.config import Experiment, parse
 from fedhp.engine.replay.executor import ReplayExecutor, replay_loop
 from fedhp.engine.replay.whatif import whatif
 from fedhp.errors import ConfigError, RunError
-from fedhp.record.measured import Distances, Measured
+from fedhp.record.measured import Distances, MeasuredRounds
 from fedhp.record.reader import RunReader
 from fedhp.record.store import round_columns
 from fedhp.report.export import trace_csv
@@ -49,7 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path
 
 def replayed(run: RunReader, experiment: Experiment | None = None) -> list[RoundRecord]:
     """The rounds of a record, through its own planner or another's."""
-    measured = Measured(run)
+    measured = MeasuredRounds(run)
     context = planning_context(
         experiment or parse(run.meta("experiment")), model_bits=8.0 * measured.model_bytes
     )
@@ -112,7 +112,7 @@ def test_another_planner_is_what_it_really_does(
     label = ":".join([name, *(f"{key}={value}" for key, value in settings.items())])
     (outcome,) = whatif(runs[source, world], [label]).planners
     with RunReader(runs[other, world]) as run:
-        assert outcome.rounds.first_difference(Measured(run).outcome()) is None
+        assert outcome.rounds.first_difference(MeasuredRounds(run).outcome()) is None
     assert outcome.sure == ("recorded" if source == other else "exact")
 
 
@@ -121,7 +121,7 @@ def test_pens_is_exact_while_it_scores(world: str, runs: dict[tuple[str, str], P
     label = "pens:stage_share=0.5:peers=3:keep=2"
     (outcome,) = whatif(runs["fedhp", world], [label]).planners
     with RunReader(runs["pens", world]) as run:
-        real = Measured(run).outcome()
+        real = MeasuredRounds(run).outcome()
     np.testing.assert_array_equal(outcome.rounds.round_time[:3], real.round_time[:3])
     np.testing.assert_array_equal(outcome.rounds.local_steps, real.local_steps)
     assert outcome.sure == "assumed"
@@ -139,7 +139,7 @@ def test_fedhp_is_exact_where_nothing_is_learned(
         runs[source, "plain"], ["fedhp:deadline=opt:distance_smoothing=0.5"]
     ).planners
     with RunReader(runs["fedhp", "plain"]) as run:
-        real = Measured(run).outcome()
+        real = MeasuredRounds(run).outcome()
     assert outcome.rounds.round_time[0] == real.round_time[0]
     assert outcome.sure == "assumed"
     assert "update norms and distances of the recorded models" in outcome.assumptions[0]
@@ -187,7 +187,7 @@ def test_changed_settings_are_those_of_a_real_run(
 ) -> None:
     (outcome,) = whatif(runs["fedhp", "plain"], [other], overrides=overrides).planners
     with RunReader(recorded(tmp_path / "real", other, **tables)) as run:
-        assert outcome.rounds.first_difference(Measured(run).outcome()) is None
+        assert outcome.rounds.first_difference(MeasuredRounds(run).outcome()) is None
 
 
 def test_changed_settings_show_the_own_planner_first(runs: dict[tuple[str, str], Path]) -> None:
@@ -229,7 +229,7 @@ def test_an_unfinished_run_is_replayed_as_far_as_it_went(
         assert result.first_difference is None
         assert len(result.planners[0].rounds.clock) == done
         with RunReader(runs["dpsgd", "plain"]) as run:
-            real = Measured(run).outcome()
+            real = MeasuredRounds(run).outcome()
         np.testing.assert_array_equal(result.planners[0].rounds.clock, real.clock[:done])
 
 
@@ -241,12 +241,12 @@ def test_a_world_from_a_trace(runs: dict[tuple[str, str], Path], tmp_path: Path)
     folder = recorded(tmp_path / "fedhp", "fedhp", **tables)
     (outcome,) = whatif(folder, ["dpsgd"]).planners
     with RunReader(recorded(tmp_path / "dpsgd", "dpsgd", **tables)) as run:
-        assert outcome.rounds.first_difference(Measured(run).outcome()) is None
+        assert outcome.rounds.first_difference(MeasuredRounds(run).outcome()) is None
     (outcome,) = whatif(
         runs["fedhp", "plain"], ["dpsgd"], overrides=[f"world.trace={trace}"]
     ).planners
     with RunReader(tmp_path / "dpsgd") as run:
-        assert outcome.rounds.first_difference(Measured(run).outcome()) is None
+        assert outcome.rounds.first_difference(MeasuredRounds(run).outcome()) is None
     trace.write_text(trace.read_text().replace("\n0.0,2,", "\n0.0,2,1"))
     with pytest.raises(RunError, match="cannot be rebuilt"):
         whatif(folder)
@@ -256,7 +256,7 @@ def test_distances_are_measured_or_as_the_coordinator_estimated_them(
     runs: dict[tuple[str, str], Path],
 ) -> None:
     with RunReader(runs["fill", "plain"]) as run:
-        measured = Measured(run)
+        measured = MeasuredRounds(run)
         base = planning_context(
             parse(run.meta("experiment")), model_bits=1.0
         ).federation.base_topology

@@ -357,7 +357,7 @@ class OrderExecutor:
         self, node: TreeNode, error: AverageLost, *, received: float
     ) -> wire.RoundReport:
         """The report of an attempt that cannot succeed."""
-        self._session.note(events.AverageLost(node.attempt, str(error)))
+        self._session.note(events.LostAverage(node.attempt, str(error)))
         why = "waited in vain" if error.late else "a link broke"
         return wire.RoundReport(
             failed=why,
@@ -370,7 +370,7 @@ class OrderExecutor:
     ) -> wire.RoundReport:
         """The report of an attempt after which the model would not be finite any more. It was
         before: a part of a peer may be the cause, and the coordinator knows how the others are."""
-        self._session.note(events.Diverged(attempt))
+        self._session.note(events.ModelDiverged(attempt))
         log.warning(
             "the model is not finite any more after an average with peers; this round does not "
             "count for this worker. A peer may have sent a wrong part; if it happens to most "

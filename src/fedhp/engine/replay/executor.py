@@ -18,7 +18,7 @@ from fedhp.engine.loop import RoundLoop
 from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
 from fedhp.graph import neighbor_lists
 from fedhp.learn.topk import is_kept
-from fedhp.record.measured import Distances, Measured, Rounds
+from fedhp.record.measured import Distances, MeasuredRounds, Rounds
 from fedhp.rounds.context import PlanningContext
 from fedhp.types import BoolArray, FloatArray, IntArray, RoundRecord
 from fedhp.world import World
@@ -30,7 +30,7 @@ class ReplayExecutor:
     def __init__(
         self,
         context: PlanningContext,
-        measured: Measured,
+        measured: MeasuredRounds,
         *,
         distances: Distances,
         kept: IntArray | None = None,
@@ -218,7 +218,7 @@ def _row(record: RoundRecord) -> tuple[float, float, float, float, IntArray, int
     )
 
 
-def world_difference(measured: Measured, world: World, *, asynchronous: bool) -> str:
+def world_difference(measured: MeasuredRounds, world: World, *, asynchronous: bool) -> str:
     """Where this world is not the one that was recorded; empty if it is, bit for bit."""
     recorded = measured.outcome()
     starts = [0.0, *recorded.clock[:-1].tolist()]

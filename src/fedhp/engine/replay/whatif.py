@@ -22,7 +22,7 @@ from fedhp.engine.replay.executor import ReplayExecutor, replay, world_differenc
 from fedhp.engine.runs.variants import Variant, parse_variant, split_algorithms, tables_of
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, RunError
-from fedhp.record.measured import Distances, Measured, Rounds
+from fedhp.record.measured import Distances, MeasuredRounds, Rounds
 from fedhp.record.reader import RunReader
 from fedhp.rounds.context import PlanningContext, federation_of, planning_context
 from fedhp.tables import COMMAND_LINE, parse_override
@@ -211,7 +211,7 @@ def _whatif(folder: str | Path, planners: Sequence[str], overrides: Sequence[str
         own = parse(_tables(run), origins=origins, stored=True)
         base = _changed(own, overrides)
         variants = _variants(planners, base, overrides)
-        measured = Measured(run)
+        measured = MeasuredRounds(run)
         context = _context(own, measured)
         _check_world(context, measured, folder=run.folder)
         label = run.meta("label")
@@ -369,7 +369,7 @@ def _of_variant(variant: Variant, base: Experiment) -> Experiment:
     return changed
 
 
-def _context(experiment: Experiment, measured: Measured) -> PlanningContext:
+def _context(experiment: Experiment, measured: MeasuredRounds) -> PlanningContext:
     """A planner and its world, tried; the model is as large as it was unless a setting says so."""
     with experiment.origins.named():
         context = planning_context(
@@ -383,7 +383,7 @@ def _context(experiment: Experiment, measured: Measured) -> PlanningContext:
     return context
 
 
-def _check_world(context: PlanningContext, measured: Measured, *, folder: Path) -> None:
+def _check_world(context: PlanningContext, measured: MeasuredRounds, *, folder: Path) -> None:
     """Refuse to replay in a world that is not the one of the record."""
     asynchronous = is_asynchronous(context.algorithm)
     difference = world_difference(measured, context.world, asynchronous=asynchronous)
@@ -407,7 +407,9 @@ def _different(
     return different
 
 
-def _executors(contexts: Sequence[PlanningContext], measured: Measured) -> list[ReplayExecutor]:
+def _executors(
+    contexts: Sequence[PlanningContext], measured: MeasuredRounds
+) -> list[ReplayExecutor]:
     """The first is the run's own; those with one base topology share the distances."""
     own = contexts[0]
     traits = traits_of(own.algorithm)
@@ -427,7 +429,12 @@ def _executors(contexts: Sequence[PlanningContext], measured: Measured) -> list[
 
 
 def _outcome(
-    label: str, executor: ReplayExecutor, rounds: Rounds, *, measured: Measured, recorded: Rounds
+    label: str,
+    executor: ReplayExecutor,
+    rounds: Rounds,
+    *,
+    measured: MeasuredRounds,
+    recorded: Rounds,
 ) -> ReplayOutcome:
     if rounds.first_difference(recorded) is None:
         return ReplayOutcome(label, rounds, "recorded")
@@ -435,7 +442,7 @@ def _outcome(
     return ReplayOutcome(label, rounds, "assumed" if assumptions else "exact", assumptions)
 
 
-def _assumptions(executor: ReplayExecutor, measured: Measured) -> Iterator[str]:
+def _assumptions(executor: ReplayExecutor, measured: MeasuredRounds) -> Iterator[str]:
     """What a planner was given that would have been different in a run with it."""
     algorithm = executor.context.algorithm
     traits = traits_of(algorithm)

@@ -19,7 +19,7 @@ from fedhp.engine.shard.mixer import Mixer
 from fedhp.engine.shard.rows import Rows
 from fedhp.engine.shard.tester import Tester
 from fedhp.engine.shard.trainer import Trainer
-from fedhp.engine.shard.turns import Turns
+from fedhp.engine.shard.turns import ShardTurns
 from fedhp.learn.group_state import GROUP_STATE
 from fedhp.learn.mix import update_norms
 from fedhp.record.tensors import Arrays
@@ -38,7 +38,7 @@ class Shard:
         self.rows = Rows(spec, stop)
         self.trainer = Trainer(self.rows)
         self.mixer = Mixer(self.rows)
-        self.turns = Turns(self.rows, self.trainer)
+        self.turns = ShardTurns(self.rows, self.trainer)
         self.groups = Groups(self.rows, self.trainer) if spec.group_average else None
         self.tester = Tester(self.rows, self.turns, self.groups)
         parts = (self.trainer, self.mixer, self.turns, self.groups, self.tester)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedhp.engine.executor import Pending
 from fedhp.engine.shard.groups import Groups
 from fedhp.engine.shard.rows import Rows
-from fedhp.engine.shard.turns import Turns
+from fedhp.engine.shard.turns import ShardTurns
 from fedhp.learn.evaluate import ModelScore, score, score_outputs
 from fedhp.learn.local import Samples, check
 from fedhp.learn.mix import add_rows
@@ -28,7 +28,7 @@ _NO_SAMPLES: IntArray = np.empty(0, dtype=np.int64)
 class Tester:
     """Tests what the workers of a shard serve."""
 
-    def __init__(self, rows: Rows, turns: Turns, groups: Groups | None) -> None:
+    def __init__(self, rows: Rows, turns: ShardTurns, groups: Groups | None) -> None:
         self.rows, self.spec = rows, rows.spec
         self._turns, self._groups = turns, groups
         device, dataset = self.spec.device, self.spec.dataset

@@ -16,7 +16,7 @@ from fedhp.engine.shard.trainer import Trainer
 from fedhp.learn.params import STATE_RESET
 
 
-class Turns:
+class ShardTurns:
     """The turns of a shard's workers, and the models that they serve."""
 
     def __init__(self, rows: Rows, trainer: Trainer) -> None:

@@ -19,7 +19,7 @@ from fedhp.cluster.coordinator.attempts.given_work import GivenWork
 from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.attempts.groups import GroupRounds
 from fedhp.cluster.coordinator.attempts.suspensions import Suspensions
-from fedhp.cluster.coordinator.attempts.turns import Turns
+from fedhp.cluster.coordinator.attempts.turns import GivenTurns
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Failure, Member
 from fedhp.cluster.coordinator.context import LeaderContext
@@ -59,7 +59,7 @@ class Attempts:
         self.suspensions = Suspensions(context)
         self.digests = ModelDigests(context.conductor, committed)
         self.groups = GroupRounds(context, committed, planning, self.suspensions)
-        self.turns = Turns(
+        self.turns = GivenTurns(
             context,
             planning=planning,
             work=self.work,

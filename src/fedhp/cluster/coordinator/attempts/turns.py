@@ -23,7 +23,7 @@ from fedhp.cluster.protocol.guard import Refused
 MANY_TURNS = "many_turns"  # key of a warning
 
 
-class Turns:
+class GivenTurns:
     """Gives turns to members, ends them, and judges partners that nobody could swap with."""
 
     def __init__(

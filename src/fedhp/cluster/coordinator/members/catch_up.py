@@ -32,7 +32,7 @@ class CatchUp:
     def order(self, member: Member) -> None:
         """A member gets the order to take the committed model from a peer."""
         if member.worker not in self._waits:
-            self._context.history.note(events.Behind(member.worker))
+            self._context.history.note(events.FellBehind(member.worker))
         self._waits.setdefault(member.worker, 0)
 
     def holders(self, member: Member, *, now: float) -> list[Member]:

@@ -15,7 +15,7 @@ from fedhp.rounds.context import PlanningContext
 from fedhp.types import Evaluation, FloatArray
 
 
-class Planner(Protocol):
+class NetworkPlanner(Protocol):
     """Drives an algorithm; all it knows can be handed to another coordinator as bytes."""
 
     links: LinkEstimates

@@ -12,7 +12,7 @@ from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.outliers import usual_count
-from fedhp.cluster.coordinator.planning.planner import Planner
+from fedhp.cluster.coordinator.planning.planner import NetworkPlanner
 from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
 from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.protocol import limits
@@ -29,7 +29,7 @@ class Planning:
     def __init__(self, context: LeaderContext, committed: CommittedState) -> None:
         self._context = context
         self.model_bytes = committed.model_bytes
-        self.planner: Planner | None = None  # until a worker says how large a model is
+        self.planner: NetworkPlanner | None = None  # until a worker says how large a model is
         if committed.model_bytes:
             self.planner = create_planner(
                 committed.experiment, model_bytes=committed.model_bytes, packed=committed.planner
@@ -118,7 +118,9 @@ def is_asynchronous(experiment: Experiment) -> bool:
     return not is_synchronous(load_algorithm(part.name, part.settings))
 
 
-def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = b"") -> Planner:
+def create_planner(
+    experiment: Experiment, *, model_bytes: int, packed: bytes = b""
+) -> NetworkPlanner:
     """A planner for models of this size, as new or as another coordinator packed it."""
     # The recorded world is a path that another machine may have named; plans do not need it.
     world = experiment.world.without_files()
@@ -126,7 +128,7 @@ def create_planner(experiment: Experiment, *, model_bytes: int, packed: bytes = 
         experiment.model_copy(update={"world": world}), model_bits=8.0 * model_bytes
     )
     synchronous = is_synchronous(stage.algorithm)
-    planner: Planner = RoundPlanner(stage) if synchronous else TurnPlanner(stage)
+    planner: NetworkPlanner = RoundPlanner(stage) if synchronous else TurnPlanner(stage)
     if packed:
         planner.unpack(packed)
     return planner
