@@ -60,6 +60,9 @@ def differences(case: Case, folder: Path) -> Iterator[str]:
     if expected is None:
         yield f"{case.name}: nothing is expected; python -m frozen --update {case.name!r}"
         return
+    if "error" in seen:
+        yield f"{case.name}: {seen['error']}"
+        return
     yield from unlike(case.name, expected, seen)
     yield from unlike(case.name, kept, outputs)
 

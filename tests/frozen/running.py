@@ -271,15 +271,17 @@ def over_network(case: Case, folder: Path) -> dict[str, Any]:
     result = json.loads(
         printed("cluster", "up", str(file), "--out", str(folder), "--no-restart", "--json")
     )
-    if case.settings["algorithm.name"] == "adpsgd":  # turns have no order that could be repeated
+    name = case.settings["algorithm.name"]
+    if name == "adpsgd":  # turns have no order that could be repeated
         printed("cluster", "verify", str(folder), code=2)
         return {"rounds": result["rounds"], "exit_codes": result["exit_codes"]}
-    return {"models": "" if case.free else result["digests"], **verified(folder)}
+    trust = ("--trust", name.partition(":")[0]) if ":" in name else ()
+    return {"models": "" if case.free else result["digests"], **verified(folder, *trust)}
 
 
-def verified(folder: Path, *, trust: str = "push_sum") -> dict[str, Any]:
+def verified(folder: Path, *options: str) -> dict[str, Any]:
     """What `fedhp cluster verify` says of a run, without times."""
-    said = json.loads(printed("cluster", "verify", str(folder), "--trust", trust, "--json"))
+    said = json.loads(printed("cluster", "verify", str(folder), *options, "--json"))
     return {
         "equal": said["equal"],
         "whole": said["whole"],
