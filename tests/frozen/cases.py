@@ -891,6 +891,8 @@ FAST = (
     *("horizon", "robust trim", "topk half away", "mixed state away", "batch norm local"),
     *("shared and changing", "lines fedhp_plus", "traced world", "cosine by time"),
 )
+# Of these also on three shards, and resumed.
+FAST_ELSEWHERE = ("fedhp", "fedhp_plus five fragments", "adpsgd every aid", "push-sum", "tracking")
 
 
 def all_cases() -> list[Case]:
@@ -907,12 +909,14 @@ def all_cases() -> list[Case]:
     for name in SHARDED:
         exact = {**BY_HAND[name], **EXACT}
         cases.append(Case(f"{name} @one", exact))
-        cases.append(Case(f"{name} @three", exact, engine="three", fast=name in FAST))
+        fast = name in FAST_ELSEWHERE
+        cases.append(Case(f"{name} @three", exact, engine="three", fast=fast))
     for name in ON_RAY:
         cases.append(Case(f"{name} @ray", {**BY_HAND[name], **EXACT}, engine="ray"))
     for name, stops in RESUMED.items():
         stopped = f"{name} @resumed"
-        cases.append(Case(stopped, BY_HAND[name], stops=stops, fast=name in FAST))
+        fast = name in FAST_ELSEWHERE
+        cases.append(Case(stopped, BY_HAND[name], stops=stops, fast=fast))
     for name, (settings, algorithms) in COMPARED.items():
         cases.append(Case(f"{name} compared", settings, compared=algorithms))
     for name, settings in OVER_NETWORK.items():

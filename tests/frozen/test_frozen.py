@@ -28,7 +28,7 @@ def test_every_expectation_has_its_case(tmp_path: Path) -> None:
 
 
 def test_experiments_are_refused_as_they_were(tmp_path: Path) -> None:
-    assert not list(refused.differences(tmp_path, every=10))
+    assert not list(refused.differences(tmp_path, every=20))
 
 
 def test_recorded_folders_open_go_on_and_verify(tmp_path: Path) -> None:
