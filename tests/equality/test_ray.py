@@ -94,6 +94,7 @@ NEEDS_RAY = pytest.mark.usefixtures("small_ray")
         pytest.param("fedhp_plus", marks=SLOW),
         pytest.param("dpsgd", marks=SLOW),
         pytest.param("ldsgd", marks=SLOW),
+        pytest.param("free_links", marks=SLOW),
     ],
 )
 def test_the_same_bits(algorithm: str, tmp_path: Path) -> None:

@@ -328,7 +328,8 @@ class ShardedExecutor:
     def share(self, worker: int) -> float:
         """Add the change that training made to every worker's model; its norm."""
         shard, position = self._find(worker)
-        change = self.shards.submit(shard, ShardTurns.change, position).result()
+        # What comes from another process may be read-only.
+        change = np.array(self.shards.submit(shard, ShardTurns.change, position).result())
         layout = self.prepared.layout
         change[layout.trainable :] /= self.workers
         if len(self.shards.groups) > 1:

@@ -230,7 +230,8 @@ def _steps_by_device(view: RoundView) -> str:
     workers = view.workers
     if len({worker.local_steps for worker in workers}) == 1:
         return f"Steps: {workers[0].local_steps} for every worker."
-    kinds = sorted({worker.device for worker in workers}, key=lambda kind: _step_time(view, kind))
+    by_name = sorted({worker.device for worker in workers})  # of equal times in this order
+    kinds = sorted(by_name, key=lambda kind: _step_time(view, kind))
     parts = []
     for kind in kinds:
         steps = [worker.local_steps for worker in workers if worker.device == kind]
