@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -359,7 +359,7 @@ class DisjointGroups(Exchange):
         for group in self.groups:
             group.check_present(here)
 
-    def check_network(self) -> None:
+    def check_network(self) -> NoReturn:
         """An attempt has one tree."""
         raise Unusable(
             f"its plan has {len(self.groups)} groups",
@@ -372,8 +372,8 @@ class DisjointGroups(Exchange):
         return _averaged(self.links, executor.workers)
 
     def parts(self, workers: int) -> list[Part]:
-        """Not on a network."""
-        raise NotImplementedError
+        """Refused: they are asked for on a network only."""
+        self.check_network()
 
     def lead_time(self, network: Network) -> float | None:
         """Of the slowest."""

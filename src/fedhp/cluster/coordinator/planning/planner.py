@@ -1,29 +1,42 @@
-"""What the planners of rounds and of turns have in common: an interface, tests, packing."""
+"""What the planners of rounds and of turns have in common: the start, tests, packing."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from fedhp.cluster.coordinator.planning.link_estimates import LinkEstimates
 from fedhp.cluster.coordinator.planning.outliers import set_aside_odd_metrics
+from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import Arrays, read_buffer, tensor_parts
 from fedhp.rounds.context import PlanningContext
+from fedhp.rounds.planner import Planner
 from fedhp.types import Evaluation, FloatArray
 
 
-class NetworkPlanner(Protocol):
+class NetworkPlanner(ABC):
     """Drives an algorithm; all it knows can be handed to another coordinator as bytes."""
 
-    links: LinkEstimates
-    stage: PlanningContext
+    def __init__(self, stage: PlanningContext, planner: Planner) -> None:
+        self.stage = stage
+        self.planner = planner
+        self.algorithm = stage.algorithm
+        self.workers = stage.experiment.workers
+        self.attackers = attackers_of(
+            stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
+        )
+        self.clock = 0.0
+        self.links = LinkEstimates(self.workers)
 
+    @abstractmethod
     def pack(self) -> bytes:
         """Everything that the next coordinator needs."""
 
+    @abstractmethod
     def unpack(self, content: bytes) -> None:
         """Continue from what another planner packed."""
 

@@ -25,12 +25,16 @@ from fedhp.cluster.coordinator.planning.outliers import (
     set_aside_large,
     usual_count,
 )
-from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.coordinator.planning.planner import (
+    NetworkPlanner,
+    evaluation_of,
+    from_bytes,
+    to_bytes,
+)
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.message_checks import reported
 from fedhp.columns import added_columns
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import Arrays, pack, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, PlannedRound, Planner, first_reports
@@ -82,21 +86,12 @@ class NetworkRound:
         return float(np.median(seconds)) if seconds.size else 0.0
 
 
-class RoundPlanner:
+class RoundPlanner(NetworkPlanner):
     """Everything that a synchronous algorithm needs from one round to the next."""
 
     def __init__(self, stage: PlanningContext) -> None:
-        algorithm = stage.algorithm
-        assert is_synchronous(algorithm)
-        self.stage = stage
-        self.algorithm = algorithm
-        self.workers = stage.experiment.workers
-        self.attackers = attackers_of(
-            stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
-        )
-        self.clock = 0.0
-        self.links = LinkEstimates(self.workers)
-        self.planner = Planner(stage, believe=_believable, on_network=True)
+        assert is_synchronous(stage.algorithm)
+        super().__init__(stage, Planner(stage, believe=_believable, on_network=True))
         self.step_time = np.full(self.workers, np.nan)
         self._overhead = 1.0  # of a group's transfer: measured / predicted from the links alone
 

@@ -16,11 +16,15 @@ import numpy as np
 from fedhp.algorithms.base import is_asynchronous
 from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
 from fedhp.cluster.coordinator.planning.outliers import usual_count
-from fedhp.cluster.coordinator.planning.planner import evaluation_of, from_bytes, to_bytes
+from fedhp.cluster.coordinator.planning.planner import (
+    NetworkPlanner,
+    evaluation_of,
+    from_bytes,
+    to_bytes,
+)
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth
 from fedhp.exchange.mailbox import RULE
-from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
@@ -51,22 +55,13 @@ def usual_turns(turns: Mapping[int, int], alive: Collection[int]) -> int:
     return median_high(turns.get(worker, 0) for worker in alive) if alive else 0
 
 
-class TurnPlanner:
+class TurnPlanner(NetworkPlanner):
     """Everything that an asynchronous algorithm needs from one turn to the next."""
 
     def __init__(self, stage: PlanningContext) -> None:
-        algorithm = stage.algorithm
-        assert is_asynchronous(algorithm)
-        self.stage = stage
-        self.algorithm = algorithm
-        self.workers = stage.experiment.workers
-        self.attackers = attackers_of(
-            stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
-        )
-        self.clock = 0.0
-        self.planner = Planner(stage)
+        assert is_asynchronous(stage.algorithm)
+        super().__init__(stage, Planner(stage))
         self.turn = np.full(self.workers, -1, dtype=np.int64)  # [N] the last one given
-        self.links = LinkEstimates(self.workers)
         self.ended: list[tuple[TurnOrder, wire.RoundReport]] = []
         self._network: tuple[int, Network] | None = None  # as of which round
 
