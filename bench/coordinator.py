@@ -100,7 +100,7 @@ def measure(workers: int, *, rounds: int = ROUNDS) -> dict[str, float]:
             experiment, certificates, folder / "run", name="boss", listen="127.0.0.1:0"
         )
         log = ProcessEnvironment(folder / "boss.log")
-        coordinator = processes.start_coordinator(settings, log)
+        coordinator = processes.start(processes.run_coordinator, settings, log)
         started = time.monotonic()
         try:
             assert coordinator.pid is not None

@@ -28,9 +28,9 @@ import numpy as np
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.codec import Encoded, ModelCodec
+from fedhp.cluster.protocol.calls import PEER_SERVICE, Messages, ServiceMethods
+from fedhp.cluster.protocol.codec import Encoded, ModelCodec, ModelReceiver
 from fedhp.cluster.protocol.guard import Refused
-from fedhp.cluster.protocol.service_methods import PEER_SERVICE, Messages, ServiceMethods
 from fedhp.cluster.protocol.stubs import PeerStub
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.quantize import Row
@@ -69,7 +69,7 @@ class Server:
         request = await messages.only()
         index = request.envelope.round
         limits.MODEL_CHUNK_BYTES = request.bytes
-        for chunk in self.codecs[index].chunks(self.encoded[index], request.envelope):
+        for chunk in self.encoded[index].chunks(request.envelope):
             await context.write(chunk)
 
     async def Swap(self, chunks: Messages[wire.Chunk], context: Any) -> None:
@@ -129,7 +129,7 @@ async def pull(channel: grpc.aio.Channel, index: int, codec: ModelCodec, size: i
     request = wire.PullRequest(
         envelope=wire.Envelope(version=1, round=index), wanted=wire.TRAINED, bytes=size
     )
-    receiver = codec.receiver()
+    receiver = ModelReceiver(codec)
     async for chunk in PeerStub(channel).Pull(request, timeout=SECONDS):
         receiver.push(chunk)
     return receiver.finish()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,8 @@ import torch
 from bench.work import BATCH, DEGREE, LEARNING_RATE, SEED, TEST_IMAGES, data_file
 from fedhp.algorithms import Algorithm, Federation, Observation, load_algorithm
 from fedhp.config import parse
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.exchange import NeighborMixing
 from fedhp.graph import base_topology, mixing_weights
 from fedhp.learn.mix import mix
@@ -90,7 +90,7 @@ class Ours:
 
     def exchange(self) -> None:
         """Distances on the links, then mixing; the mixed models are used in the next round."""
-        self.engine.exchange(self._exchange, round_index=self._round)
+        self._exchange.carry_out(self.engine, round_index=self._round)
         self.engine.advance()
 
     def round(self, local_steps: list[int], *, estimates: bool = False) -> float:
@@ -122,11 +122,8 @@ def mixing(workers: int, parameters: int, *, threads: int) -> Callable[[], torch
 
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
-    def run(job: Callable[[int], None], items: Sequence[int]) -> None:
-        list(map(job, items) if threads == 1 else pool.map(job, items))
-
     def once() -> torch.Tensor:
-        mix(rows, weights, mixed=parameters, out=out, run=run)
+        mix(rows, weights, mixed=parameters, out=out, run=map if threads == 1 else pool.map)
         return out
 
     return once

@@ -13,7 +13,7 @@ from fedhp import api, graph, rule, timing, types
 from fedhp.algorithms import base
 from fedhp.engine.replay import whatif
 from fedhp.engine.runs import tune as tune_runs
-from fedhp.exchange import group, mixing, sequence
+from fedhp.exchange import group, mailbox, mixing, sequence, server
 from fedhp.record import reader
 from fedhp.report import sweep, tune
 
@@ -69,7 +69,9 @@ SECTIONS: tuple[tuple[str, ModuleType, tuple[str, ...]], ...] = (
         ("NeighborMixing", "DirectedMixing", "WeightedMixing", "PeerScoring", "Scoring"),
     ),
     (EXCHANGES, group, ("GroupAverage", "DisjointGroups")),
+    (EXCHANGES, server, ("ServerAverage",)),
     (EXCHANGES, sequence, ("ExchangeSequence",)),
+    (EXCHANGES, mailbox, ("Delivery", "Gathering")),
     (
         "Rules of the workers",
         rule,

@@ -11,12 +11,12 @@ from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.audit.verify import verify
 from fedhp.cluster.ops.launch import Cluster
-from fedhp.cluster.protocol.compression import row_digest
+from fedhp.cluster.protocol.codec import row_digest
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import Experiment, to_tables
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import loop_of
+from fedhp.engine.sharded import LocalExecutor
 
 
 def check_network_bits(experiment: Experiment, folder: Path, *, module: str) -> None:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fedhp.report.tune import TuneResult
 
 
+RESERVED = ("true", "false", "none", "inf", "nan")  # words that need quotes to be texts
+
+
 def load_experiment(
     path: str | Path, *overrides: str, trust: Sequence[str] = (), **settings: Any
 ) -> Experiment:
@@ -268,25 +271,19 @@ def export(
     models go to the folder `models`, one safetensors file per worker and one with their mean;
     a model of your own needs its module in `trust`.
     """
-    nothing_else = out is None and table is None and trace is None and models is None
+    written = []
     if to:
         _, errors = write_logs(Path(run), _targets(to, "to"), per_worker=per_worker)
         if errors:
             raise errors[0]
-        if nothing_else and latex is None:
-            return []
     if latex is not None:
         from fedhp.report.latex import save_latex
 
-        written = [save_latex(run, latex)]
-        if nothing_else:
-            return written
-    else:
-        written = []
-    return [
-        *written,
-        *export_run(run, out, table=table, trace=trace, models=models, trust=trust),
-    ]
+        written.append(save_latex(run, latex))
+    nothing_else = out is None and table is None and trace is None and models is None
+    if not (nothing_else and (to or latex is not None)):
+        written += export_run(run, out, table=table, trace=trace, models=models, trust=trust)
+    return written
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
@@ -357,9 +354,8 @@ def _swept_texts(settings: Mapping[str, Any]) -> list[str]:
     """Settings and their values as `fedhp sweep` takes them; a word needs no quotes."""
 
     def text(value: Any) -> str:
-        if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.:-]*", value):
-            return value if value not in ("true", "false", "none", "inf", "nan") else _toml(value)
-        return _toml(value)
+        word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.:-]*", value)
+        return value if word and value not in RESERVED else _toml(value)
 
     return [
         f"{key}={','.join(map(text, value if isinstance(value, list | tuple) else [value]))}"

@@ -8,11 +8,8 @@ declare it with `added=True` and put its values into RoundRecord.measures where 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
-import numpy as np
-
-from fedhp.types import FloatArray, IntArray, RoundRecord, Timing
+from fedhp.types import Timing
 
 LARGEST_MEASURE = 3.5e38  # of losses and norms: what a 32-bit float can hold
 LONGEST_STEP = 3600.0  # s of one local step
@@ -65,15 +62,3 @@ WORKER_COLUMNS = (
 def added_columns() -> tuple[Column, ...]:
     """Those that a record may lack."""
     return tuple(column for column in WORKER_COLUMNS if column.added)
-
-
-def column_of(record: RoundRecord, column: Column, *, links: IntArray) -> FloatArray | IntArray:
-    """The values of a column, [N]; links is the number of peers of each worker, [N]."""
-    if column.added:
-        missing = np.full(len(record.local_steps), np.nan)
-        return record.measures.get(column.name, missing)
-    if column.name == "links":
-        return links
-    holder: Any = record.timing if column.name in TIMES else record
-    values: FloatArray | IntArray = getattr(holder, column.name)
-    return values

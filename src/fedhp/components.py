@@ -25,6 +25,8 @@ from fedhp.errors import ConfigError, FedhpError, at_user_place
 from fedhp.files import is_run_folder
 from fedhp.wording import allowed_at, choices_at, default_at, key_path, names_at
 
+NO_SETTINGS = "nothing: it takes no settings"
+
 
 def is_dotted(name: str) -> bool:
     """Whether a name is a dotted path, not that of a built-in component."""
@@ -129,7 +131,13 @@ def check_settings(
     """The settings, checked against the component's keyword-only parameters and converted."""
     try:
         schema = _settings_model(component)
-        checked = _validated(schema, settings)
+        # Strict as TOML: "1" and true are not numbers, but a list may become a tuple.
+        try:
+            text = to_json(dict(settings), inf_nan_mode="constants")
+        except PydanticSerializationError:  # Python objects, passed through the API
+            checked = schema.model_validate(dict(settings))
+        else:
+            checked = schema.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise from_validation(error, schema, prefix=prefix) from None
     except Exception as error:  # pydantic rejects unusual annotations in many ways
@@ -152,20 +160,8 @@ def check_keys(known: Sequence[str], settings: Mapping[str, Any], *, prefix: str
         raise from_validation(error, schema, prefix=prefix) from None
 
 
-def _validated(schema: type[BaseModel], settings: Mapping[str, Any]) -> BaseModel:
-    """Strict as TOML: "1" and true are not numbers, but a list may become a tuple."""
-    try:
-        text = to_json(dict(settings), inf_nan_mode="constants")
-    except PydanticSerializationError:  # Python objects, passed through the API
-        return schema.model_validate(dict(settings))
-    return schema.model_validate_json(text, strict=True)
-
-
 def build(
-    component: Callable[..., Any],
-    *arguments: Any,
-    settings: Mapping[str, Any],
-    prefix: str,
+    component: Callable[..., Any], *arguments: Any, settings: Mapping[str, Any], prefix: str
 ) -> Any:
     """Call a component with positional arguments and its checked settings."""
     checked = check_settings(component, settings, prefix=prefix)
@@ -175,11 +171,12 @@ def build(
         raise
     except (Exception, SystemExit) as error:
         used = ", ".join(f"{name} = {_short(value)}" for name, value in settings.items())
+        names = ", ".join(_parameters(component))
         raise ConfigError(
             f"{_title(component)} fails with {used or 'its default settings'}:"
             f" {_error_text(error)}{at_user_place(error)}",
             key=f"{prefix}.name",
-            allowed=_accepted(component),
+            allowed=f"values it can work with for: {names}" if names else NO_SETTINGS,
             fix=f"change the settings in [{prefix}], or correct {_title(component)} if it is yours",
         ) from error
 
@@ -198,14 +195,8 @@ def _title(component: Callable[..., Any]) -> str:
 
 
 def _error_text(error: BaseException) -> str:
-    """The type of an error and its message on one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _accepted(component: Callable[..., Any]) -> str:
-    names = ", ".join(_parameters(component))
-    return f"values it can work with for: {names}" if names else "nothing: it takes no settings"
 
 
 def _parameters(component: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -224,16 +215,13 @@ def _settings_model(component: Callable[..., Any]) -> type[BaseModel]:
         return component
     fields: dict[str, Any] = {}
     for name, parameter in _parameters(component).items():
-        annotation = (
-            Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+        given = (parameter.annotation, parameter.default)
+        fields[name] = tuple(
+            default if value is inspect.Parameter.empty else value
+            for value, default in zip(given, (Any, ...), strict=True)
         )
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        fields[name] = (annotation, default)
-    return create_model(
-        _title(component),
-        __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True),
-        **fields,
-    )
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    return create_model(_title(component), __config__=config, **fields)
 
 
 def from_validation(
@@ -245,7 +233,7 @@ def from_validation(
     path = key_path(schema, first["loc"])
     if first["type"] == "missing" and path[-1].isdigit():
         path = path[:-1]  # a list that is too short
-    key = _dotted(prefix, path)
+    key = ".".join([prefix, *path] if prefix else path) or "experiment"
     value = _short(first.get("input"))
     if first["type"] == "extra_forbidden":
         names = names_at(schema, path[:-1])
@@ -254,7 +242,7 @@ def from_validation(
         return ConfigError(
             f"unknown key (value {value})",
             key=key,
-            allowed=", ".join(sorted(names)) or "nothing: it takes no settings",
+            allowed=", ".join(sorted(names)) or NO_SETTINGS,
             fix=f"{hint}rename the key or remove it",
         )
     if first["type"] == "missing" and path == key_path(schema, first["loc"]):
@@ -266,7 +254,8 @@ def from_validation(
         )
     # A union has one error per member: together they say what is allowed.
     messages = [detail["msg"] for detail in details if key_path(schema, detail["loc"]) == path]
-    expected = " or ".join(dict.fromkeys(_plain(message) for message in messages))
+    plain = (m.removeprefix("Value error, ").removeprefix("Input should be ") for m in messages)
+    expected = " or ".join(dict.fromkeys(plain))
     return ConfigError(
         f"invalid value {value}",
         key=key,
@@ -303,15 +292,6 @@ def _unquoted(value: str) -> tuple[str, ...]:
         return ("a number", "a whole number") if float(value).is_integer() else ("a number",)
     except (ValueError, OverflowError):
         return ()
-
-
-def _plain(message: str) -> str:
-    """Pydantic's message without "Input should be"."""
-    return message.removeprefix("Value error, ").removeprefix("Input should be ")
-
-
-def _dotted(prefix: str, path: list[str]) -> str:
-    return ".".join([prefix, *path] if prefix else path) or "experiment"
 
 
 def _short(value: Any) -> str:

@@ -62,18 +62,12 @@ class FedhpError(Exception):
     exit_code: int = ExitCode.NEVER
 
     def __init__(self, problem: str, *, allowed: str = "", fix: str = "") -> None:
-        self.problem = problem
-        self.allowed = allowed
-        self.fix = fix
+        self.problem, self.allowed, self.fix = problem, allowed, fix
         super().__init__(problem)
 
     def __str__(self) -> str:
-        lines = [self.problem]
-        if self.allowed:
-            lines.append(f"  allowed: {self.allowed}")
-        if self.fix:
-            lines.append(f"  fix: {self.fix}")
-        return "\n".join(lines)
+        allowed = f"\n  allowed: {self.allowed}" if self.allowed else ""
+        return self.problem + allowed + (f"\n  fix: {self.fix}" if self.fix else "")
 
 
 class ConfigError(FedhpError):
@@ -90,14 +84,11 @@ class ConfigError(FedhpError):
         fix: str = "",
         others: Sequence[str] = (),
     ) -> None:
-        self.key = key
-        self.detail = problem
-        self.others = tuple(others)
+        self.key, self.detail, self.others = key, problem, tuple(others)
         super().__init__(problem, allowed=allowed, fix=fix)
         self.name_source(source)
 
     def name_source(self, source: str) -> None:
-        """Say where the value was given."""
         self.source = source
         where = ": ".join(part for part in (source, self.key) if part)
         self.problem = f"{where}: {self.detail}"
@@ -118,13 +109,10 @@ class DataError(FedhpError):
     def __init__(
         self, problem: str, *, allowed: str = "", fix: str = "", keys: Sequence[str] = ()
     ) -> None:
-        self.detail = problem
-        self.keys = tuple(keys)
-        self.source = ""
+        self.detail, self.keys, self.source = problem, tuple(keys), ""
         super().__init__(problem, allowed=allowed, fix=fix)
 
     def name_source(self, source: str) -> None:
-        """Say where the settings were given."""
         self.source = source
         self.problem = f"{source}: {self.detail}" if source else self.detail
 
@@ -223,17 +211,13 @@ def as_fedhp_error(error: BaseException) -> FedhpError:
             "not enough memory for this experiment",
             fix="use fewer workers, a smaller model (model.width) or less data (data.train_images)",
         )
-    details, place = _keep_traceback(error), user_place(error)
-    if place:
-        return Unexpected(
-            f"an unexpected {type(error).__name__}: {message}\n"
-            f"  in your own code, at {place}; details: {details}",
-            fix="correct that line; an interrupted run can be resumed",
-        )
+    details, where = _keep_traceback(error), "this is a bug in fedhp or in your own code"
+    what = "report the bug with that file"
+    if place := user_place(error):
+        where, what = f"in your own code, at {place}", "correct that line"
     return Unexpected(
-        f"an unexpected {type(error).__name__}: {message}\n"
-        f"  this is a bug in fedhp or in your own code; details: {details}",
-        fix="report the bug with that file; an interrupted run can be resumed",
+        f"an unexpected {type(error).__name__}: {message}\n  {where}; details: {details}",
+        fix=f"{what}; an interrupted run can be resumed",
     )
 
 

@@ -80,19 +80,9 @@ def new_file(
     sync_folder(path.parent)
 
 
-def write_parts(
-    path: Path,
-    parts: Iterable[bytes | memoryview],
-    *,
-    mode: int = 0o666,
-    replace: bool = True,
-    shared: bool = False,
-) -> None:
+def write_parts(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o666) -> None:
     """Write a `new_file` whose content comes piece by piece and is never whole in memory."""
-    with (
-        new_file(path, mode=mode, replace=replace, shared=shared) as temporary,
-        temporary.open("wb") as stream,
-    ):
+    with new_file(path, mode=mode) as temporary, temporary.open("wb") as stream:
         for part in parts:
             stream.write(part)
 
@@ -101,7 +91,8 @@ def write_file(
     path: Path, content: bytes, *, mode: int = 0o666, replace: bool = True, shared: bool = False
 ) -> None:
     """Write a `new_file` with this content."""
-    write_parts(path, [content], mode=mode, replace=replace, shared=shared)
+    with new_file(path, mode=mode, replace=replace, shared=shared) as temporary:
+        temporary.write_bytes(content)
 
 
 @contextlib.contextmanager

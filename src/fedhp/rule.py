@@ -55,6 +55,16 @@ class Vectors(Protocol):
     def __setitem__(self, name: str, value: Rows) -> None: ...
 
 
+class LastMessages(Protocol):
+    """The last messages that have come from other workers, a row each, by rising sender [k, D]:
+    the models, and what travelled with them by name. Nothing has come before the first round."""
+
+    @property
+    def x(self) -> Rows: ...
+
+    def __getitem__(self, name: str) -> Rows: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What a rule knows of the round."""
@@ -63,6 +73,7 @@ class Step:
     learning_rate: float
     local_steps: Rows  # [n, 1] of each worker; 1 where there was none, to divide by
     compress: Callable[[Rows], Rows]  # each row as exchange.compression = 'topk' cuts it
+    workers: int = 1  # of the run
 
 
 class Rule:
@@ -88,6 +99,19 @@ class Rule:
         """The new model after mixing. x is the own message; of v, what travels is mixed."""
         return mixed
 
+    # A message that depends on its receiver: a rule with send_to() has receive_from() instead of
+    # receive(), and both are called for one worker at a time. Each keeps the last message of every
+    # other from which one has come.
+
+    def send_to(self, x: Rows, v: Vectors, heard: LastMessages, step: Step) -> Rows:
+        """The message for one receiver, from the own one and the last ones of all others; what is
+        set in v has to travel, and goes to this receiver."""
+        return x
+
+    def receive_from(self, x0: Rows, x: Rows, v: Vectors, heard: LastMessages, step: Step) -> Rows:
+        """The new model from the own message and the last ones of all; v is the worker's own."""
+        return x
+
     def is_plain(self) -> bool:
         """Whether workers do nothing else than train, send the model and take the mix."""
         return not (self.vectors or self.steers() or self.acts())
@@ -102,7 +126,11 @@ class Rule:
 
     def receives(self) -> bool:
         """Whether a worker makes something else of a mix than its model."""
-        return type(self).receive is not Rule.receive
+        return type(self).receive is not Rule.receive or self.per_link()
+
+    def per_link(self) -> bool:
+        """Whether a message depends on its receiver."""
+        return type(self).send_to is not Rule.send_to
 
 
 class PushSum(Rule):

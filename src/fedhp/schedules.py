@@ -27,16 +27,12 @@ def learning_rate(start: float, experiment: Experiment, *, round_index: int, clo
     training = experiment.training
     by_time = training.decay_by == "time"
     passed = clock if by_time else round_index - 1.0
-    return float(
-        start * _warmup(passed, training.warmup, by_time=by_time) * _shape(passed, experiment)
-    )
-
-
-def _warmup(passed: float, warmup: float, *, by_time: bool) -> float:
-    if not warmup:
-        return 1.0
-    rising = FIRST_SHARE + (1 - FIRST_SHARE) * passed / warmup if by_time else (passed + 1) / warmup
-    return min(1.0, rising)
+    rising, warmup = 1.0, training.warmup
+    if warmup and by_time:
+        rising = min(1.0, FIRST_SHARE + (1 - FIRST_SHARE) * passed / warmup)
+    elif warmup:
+        rising = min(1.0, (passed + 1) / warmup)
+    return float(start * rising * _shape(passed, experiment))
 
 
 def _shape(passed: float, experiment: Experiment) -> float:

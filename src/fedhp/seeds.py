@@ -45,17 +45,13 @@ class Purpose(IntEnum):
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
     """An independent generator for this purpose and these keys (worker, round, ...)."""
-    return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, keys)))
+    # The number of keys is included: SeedSequence ignores trailing zeros. One array takes a
+    # third of the time of a list, and every key is below 2**32.
+    words = np.array([seed, int(purpose), len(keys), *keys], dtype=np.uint32)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
 def number(seed: int, purpose: Purpose, *keys: int) -> int:
     """A 63-bit seed for libraries with their own generators."""
-    state = _sequence(seed, purpose, keys).generate_state(1, np.uint64)
-    return int(state[0] >> np.uint64(1))
-
-
-def _sequence(seed: int, purpose: Purpose, keys: tuple[int, ...]) -> np.random.SeedSequence:
-    # The number of keys is included: SeedSequence ignores trailing zeros. One array takes a
-    # third of the time of a list, and every key is below 2**32.
-    words = np.array([seed, int(purpose), len(keys), *keys], dtype=np.uint32)
-    return np.random.SeedSequence(words)
+    sequence = generator(seed, purpose, *keys).bit_generator.seed_seq
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -16,12 +16,8 @@ from fedhp.errors import ConfigError
 COMMAND_LINE = "command line"
 
 # Settings that are paths; relative ones are resolved against the folder of the file they are in.
-PATHS = (
-    ("data", "path"),
-    ("world", "trace"),
-    ("world", "device_trace"),
-    ("world", "availability_trace"),
-)
+TRACES = ("trace", "device_trace", "availability_trace")
+PATHS = (("data", "path"), *(("world", trace) for trace in TRACES))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -60,16 +56,11 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         problem = _toml_problem(text, str(error))
-        twice = "is set twice" in problem
-        raise refused(
-            f"is not valid TOML: {problem}",
-            allowed="each key and each section once"
-            if twice
-            else 'lines such as rounds = 100, name = "mlp" and [data]',
-            fix="remove one of the two lines"
-            if twice
-            else "correct that line; text needs quotes, and a section starts with [its name]",
-        ) from None
+        allowed = 'lines such as rounds = 100, name = "mlp" and [data]'
+        fix = "correct that line; text needs quotes, and a section starts with [its name]"
+        if "is set twice" in problem:
+            allowed, fix = "each key and each section once", "remove one of the two lines"
+        raise refused(f"is not valid TOML: {problem}", allowed=allowed, fix=fix) from None
 
 
 def _toml_problem(text: str, message: str) -> str:
@@ -78,11 +69,8 @@ def _toml_problem(text: str, message: str) -> str:
         return message
     lines = text.splitlines()
     position = re.search(r"at line (\d+)", message)
-    last = (
-        int(position[1])
-        if position
-        else max((number for number, line in enumerate(lines, 1) if line.strip()), default=1)
-    )
+    last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=1)
+    last = int(position[1]) if position else last
     section, seen = "", dict[str, int]()
     for number, line in enumerate(lines[:last], 1):
         name = line.partition("#")[0].partition("=")[0].strip()
@@ -181,18 +169,14 @@ def resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
                 path = str((folder / Path(value).expanduser()).resolve())
                 os.stat(path)
             except (ValueError, RuntimeError, OSError) as error:
+                # A NUL, an unknown user after ~, a path too long, a loop, no permission.
                 if getattr(error, "errno", None) not in (errno.ENOENT, errno.ENOTDIR):
-                    raise _unusable_path(error, f"{section}.{key}", value) from None
+                    reason = error.strerror if isinstance(error, OSError) else str(error)
+                    shown = value if len(value) <= 60 else value[:57] + "..."
+                    raise ConfigError(
+                        f"the path {shown!r} cannot be used: {reason}",
+                        key=f"{section}.{key}",
+                        allowed="the path of a file or folder that can be reached",
+                        fix=f"correct {section}.{key}, or remove it",
+                    ) from None
             table[key] = path
-
-
-def _unusable_path(error: Exception, key: str, value: str) -> ConfigError:
-    """The error for a NUL, an unknown user after ~, a path too long, a loop, no permission."""
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    shown = value if len(value) <= 60 else value[:57] + "..."
-    return ConfigError(
-        f"the path {shown!r} cannot be used: {reason}",
-        key=key,
-        allowed="the path of a file or folder that can be reached",
-        fix=f"correct {key}, or remove it",
-    )

@@ -132,7 +132,6 @@ def shorten_words(text: str, width: int) -> str:
 
 
 def header_words(header: str) -> str:
-    """A column header on one line."""
     return re.sub(r"(?<=[-.])\n", "", header).replace("\n", " ")
 
 
@@ -172,7 +171,7 @@ class FittingTable(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
         width = options.max_width
         labels = list(self.columns[0].cells)
-        natural = [_natural_width(column) for column in self.columns]
+        natural = [max(map(_width, (c.header, *c.cells))) for c in self.columns]
         shown, widths = self._layout(natural, width)
         if widths[0] < natural[0] and self.short_labels:
             labels = list(self.short_labels)
@@ -198,26 +197,21 @@ class FittingTable(Table):
         styled = console.is_terminal and console.color_system is not None
         if self.bold_caption and styled and any(_is_bold(c) for column in cells for c in column):
             notes.append(self.bold_caption)
-        hidden = [
-            header_words(_text(c.header).plain)
-            for i, c in enumerate(self.columns)
-            if i not in shown
-        ]
+        hidden = [column.header for i, column in enumerate(self.columns) if i not in shown]
         if hidden:
-            notes.append(f"no room for: {', '.join(hidden)}")
+            words = (header_words(_text(header).plain) for header in hidden)
+            notes.append(f"no room for: {', '.join(words)}")
         if notes:
             caption = shorten_words("; ".join(notes), width)
             style = "table.caption" if styled else ""
             yield Text("\n").join(Text(caption, style).wrap(console, min(width, WIDEST_CAPTION)))
 
     def _layout(self, natural: Sequence[int], width: int) -> tuple[list[int], list[int]]:
-        """The columns that are shown, and their widths."""
         shown = self._fitting(natural, width)
         columns = [self.columns[i] for i in shown]
         return shown, _column_widths(columns, [natural[i] for i in shown], width)
 
     def _fitting(self, natural: Sequence[int], width: int) -> list[int]:
-        """The columns that fit into this width."""
         least_label = min(max(width // 4, NARROW_LABEL), WIDE_LABEL)
         least = [
             min(size, least_label) if column.justify == "left" else size
@@ -234,10 +228,6 @@ class FittingTable(Table):
             if index in shown and index not in kept:
                 shown.remove(index)
         return shown
-
-
-def _natural_width(column: Column) -> int:
-    return max(_width(cell) for cell in (column.header, *column.cells))
 
 
 def _width(cell: RenderableType) -> int:
@@ -262,13 +252,9 @@ def _column_widths(columns: Sequence[Column], natural: Sequence[int], width: int
     """The natural widths, with the labels made narrower where they must be."""
     widths = list(natural)
     labels = [i for i, column in enumerate(columns) if column.justify == "left"] or [0]
-    excess = sum(widths) + GAP * (len(widths) - 1) - width
-    while excess > 0:
+    for _ in range(sum(widths) + GAP * (len(widths) - 1) - width):
         widest = max(labels, key=lambda i: widths[i])
-        if widths[widest] <= 1:
-            break
-        widths[widest] -= 1
-        excess -= 1
+        widths[widest] = max(1, widths[widest] - 1)
     return widths
 
 

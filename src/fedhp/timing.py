@@ -76,6 +76,14 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerLine:
+    """What a server sends and receives at, in bits per second, all its transfers together."""
+
+    uplink: float
+    downlink: float
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """The links as monitored at one moment, and whether transfers share bandwidth.
 
@@ -114,6 +122,17 @@ class Network:
         if self.sharing and degrees is not None:
             left, right = left / np.maximum(degrees[a], 1), right / np.maximum(degrees[b], 1)
         rate: FloatArray = np.minimum(left, right)
+        return rate
+
+    def line_rate(self, *, sending: bool) -> FloatArray:
+        """Bits per second at which each worker sends, or receives, over its line alone, [N]; the
+        mean of its links where they differ."""
+        rate = self.bandwidth
+        if rate.ndim == 2:
+            others = ~np.eye(len(rate), dtype=np.bool_)
+            rate = rate.mean(axis=1, where=others) if len(rate) > 1 else rate[0]
+        if self.lines is not None:
+            rate = rate / self.lines.both * (self.lines.up if sending else self.lines.down)
         return rate
 
     def link_time(

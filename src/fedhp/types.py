@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from fedhp.exchange import Exchange
+    from fedhp.exchange.mailbox import Mail
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -118,6 +119,8 @@ class StepRule(StrEnum):
     ASYNCHRONOUS = (
         "asynchronous: whoever is ready trains and averages with one random neighbor; nobody waits"
     )
+    DELIVERY = "asynchronous: whoever is ready reads its box, trains and delivers a message"
+    GATHERING = "asynchronous: whoever has trained waits for its group, which averages"
     SHARED_MODEL = (
         "limit: every finished step of any worker moves the one model of all; links cost nothing"
     )
@@ -180,6 +183,11 @@ class Decision:
     facts: dict[str, float] = field(default_factory=dict)  # deadline, objective, bound, ...
     participation: Participation | None = None  # of a group average
 
+    @classmethod
+    def without_links(cls, rule: StepReason | str) -> Decision:
+        """Where no link was considered."""
+        return cls(np.empty((0, 2), np.int64), np.empty(0, np.int64), np.empty(0), rule)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -204,11 +212,13 @@ class Action:
     """What one worker of an asynchronous algorithm does next."""
 
     local_steps: int
-    partner: int | None  # None: no partner is available
+    partner: int | None = None  # to meet; None: nobody
     # The next steps start at once; the partner is met as soon as no own transfer is on its way.
     overlap: bool = False
     compression: str = "none"  # of the exchange, or "int8"
     shared: bool = False  # the change goes to every worker's model, at no cost: the limit
+    mail: Mail | None = None  # a Delivery or a Gathering, instead of a partner
+    wait: int = 0  # the next turn begins when so many workers have delivered into the box
 
 
 @dataclass(frozen=True, slots=True)

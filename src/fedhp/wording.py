@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Sequence
@@ -12,6 +13,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_BOUNDS: dict[type, tuple[str, str]] = {
+    Ge: ("ge", " of at least"),
+    Gt: ("gt", " above"),
+    Le: ("le", ", at most"),
+    Lt: ("lt", ", below"),
+}
 _PLURALS = {
     "a whole number": "whole numbers",
     "a number": "numbers",
@@ -41,7 +48,6 @@ def default_at(schema: Any, path: Sequence[str]) -> Any:
 
 
 def names_at(schema: Any, path: Sequence[str]) -> list[str]:
-    """The keys of a section."""
     return list(getattr(_bare(_at(schema, path)), "model_fields", {}))
 
 
@@ -64,7 +70,6 @@ def key_path(schema: Any, location: Sequence[str | int]) -> list[str]:
 
 
 def describe(annotation: Any) -> str:
-    """A type in words."""
     if isinstance(annotation, FieldInfo):
         if annotation.description:
             return annotation.description
@@ -93,7 +98,6 @@ def describe(annotation: Any) -> str:
 
 
 def _several(annotation: Any) -> str:
-    """A type in words, in the plural."""
     one = describe(annotation)
     for kind, kinds in _PLURALS.items():
         if one.startswith(kind):
@@ -114,15 +118,10 @@ def _range(notes: list[Any]) -> str:
         words = f" from {_figure(least[0])} to {_figure(most[0])}"
         notes = [note for note in notes if not isinstance(note, Ge | Le)]
     for note in notes:
-        if isinstance(note, Ge):
-            words += f" of at least {_figure(note.ge)}"
-        elif isinstance(note, Gt):
-            words += f" above {_figure(note.gt)}"
-        elif isinstance(note, Le):
-            words += f", at most {_figure(note.le)}"
-        elif isinstance(note, Lt):
-            words += f", below {_figure(note.lt)}"
-        elif isinstance(note, MinLen) and note.min_length == 1:
+        for kind, (name, text) in _BOUNDS.items():
+            if isinstance(note, kind):
+                words += f"{text} {_figure(getattr(note, name))}"
+        if isinstance(note, MinLen) and note.min_length == 1:
             words += " that is not empty"
         elif isinstance(note, MaxLen):
             words += f", at most {note.max_length} of them"
@@ -134,12 +133,7 @@ def _figure(value: Any) -> str:
 
 
 def _at(schema: Any, path: Sequence[str]) -> Any:
-    current: Any = schema
-    for part in path:
-        current = _inside(current, part)
-        if current is None:
-            return None
-    return current
+    return functools.reduce(_inside, path, schema)
 
 
 def _inside(annotation: Any, part: str) -> Any:

@@ -92,7 +92,9 @@ def measure(
     certificates = make_certificates(folder / "certs", HONEST + 1)
     run = folder / "run"
     settings = CoordinatorProcessSettings(experiment(), certificates, run, name="boss")
-    coordinator = processes.start_coordinator(settings, ProcessEnvironment(folder / "boss.log"))
+    coordinator = processes.start(
+        processes.run_coordinator, settings, ProcessEnvironment(folder / "boss.log")
+    )
     try:
         return asyncio.run(
             _everyone(certificates, run, kind=kind, periods=periods, seconds=seconds, calls=calls)

@@ -146,11 +146,19 @@ def _federation(
     run = folder / "run"
     experiment = tiny(workers=WORKERS, rounds=ENDLESS)
     settings = CoordinatorProcessSettings(experiment, certificates, run, name="boss", allow=allow)
-    started = [processes.start_coordinator(settings, ProcessEnvironment(folder / "boss.log"))]
+    started = [
+        processes.start(
+            processes.run_coordinator, settings, ProcessEnvironment(folder / "boss.log")
+        )
+    ]
     try:
         for name in (f"w{worker}" for worker in range(WORKERS)):
             own = WorkerProcessSettings(name, certificates, run / "workers" / name, run)
-            started.append(processes.start_worker(own, ProcessEnvironment(folder / f"{name}.log")))
+            started.append(
+                processes.start(
+                    processes.run_worker, own, ProcessEnvironment(folder / f"{name}.log")
+                )
+            )
         history = run / "history-boss.jsonl"
 
         def committed() -> list[str]:

@@ -128,7 +128,9 @@ def _federation(
     started: list[BaseProcess] = []
     boss = CoordinatorProcessSettings(settings, certificates, run, name="boss")
     try:
-        started.append(processes.start_coordinator(boss, ProcessEnvironment(run.parent / "log")))
+        started.append(
+            processes.start(processes.run_coordinator, boss, ProcessEnvironment(run.parent / "log"))
+        )
         for worker in range(WORKERS):
             name = f"w{worker}"
             order = WorkerProcessSettings(name, certificates, run / "workers" / name, run)
@@ -139,7 +141,7 @@ def _federation(
                 attacker.start()
                 started.append(attacker)
             else:
-                started.append(processes.start_worker(order, log))
+                started.append(processes.start(processes.run_worker, order, log))
         yield started[-1]
     finally:
         for process in started:
@@ -160,7 +162,7 @@ def _stop_and_continue(process: BaseProcess) -> None:
 def _look(target: operator.Target, outcome: Outcome) -> None:
     """Who the status names: put aside, or in a warning."""
     with contextlib.suppress(FedhpError):
-        reply = operator.status(target)
+        reply = operator.leader_status(target).reply
         outcome.looks += 1
         names = {member.name for member in reply.members if member.status == "suspended"}
         names |= {name for warning in reply.warnings for name in warning.members}
@@ -277,7 +279,7 @@ ATTACKS = {
 
 def _misbehave(kind: str, order: WorkerProcessSettings, log: ProcessEnvironment) -> None:
     ATTACKS[kind]()
-    processes._run_worker(order, log)
+    processes.run_worker(order, log)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from typing import Any
 
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState
 from fedhp.cluster.coordinator.phase import Phase
-from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import read_history
+from fedhp.cluster.ledger.base import SignedLedger
 from fedhp.cluster.ledger.local import LocalLedger
-from fedhp.cluster.ledger.signed import SignedLedger
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList

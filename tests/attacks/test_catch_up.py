@@ -15,12 +15,11 @@ from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.codec import ModelCodec
-from fedhp.cluster.protocol.compression import row_digest
+from fedhp.cluster.protocol.codec import ModelCodec, row_digest
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.worker.rounds import _middle_of
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.engine.sharded import LocalExecutor
 from net.federation import experiment, run, start_federation
 from net.test_worker_peers import in_place_of_one
 
@@ -38,7 +37,7 @@ class Forger:
         asked = request.envelope
         envelope = self._envelopes.make(run=asked.run, attempt=Attempt.from_envelope(asked))
         row = np.full(self._codec.width, 0.25, dtype=np.float32)  # a good model in every other way
-        for chunk in self._codec.chunks(self._codec.encode(row), envelope):
+        for chunk in self._codec.encode(row).chunks(envelope):
             await context.write(chunk)
 
 

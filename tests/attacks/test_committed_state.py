@@ -25,10 +25,9 @@ from fedhp.cluster.coordinator.process.leadership import (
     warn_of_plain_etcd,
 )
 from fedhp.cluster.ledger import etcd
-from fedhp.cluster.ledger.base import LedgerDamaged
+from fedhp.cluster.ledger.base import PURPOSE, LedgerDamaged, SignedLedger
 from fedhp.cluster.ledger.etcd import EtcdLedger
 from fedhp.cluster.ledger.local import LocalLedger
-from fedhp.cluster.ledger.signed import PURPOSE, SignedLedger
 from fedhp.cluster.protocol.attempt import INITIAL
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import Identity, load_identity

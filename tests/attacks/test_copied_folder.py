@@ -13,14 +13,17 @@ from attacks.places import SOON, Place, worker
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
-from fedhp.cluster.protocol.succession import (
+from fedhp.cluster.protocol.guard import (
+    CALL_RULES,
     LONGEST_LINE,
+    Envelopes,
     Follower,
+    Guard,
     Leadership,
     Line,
+    Refused,
+    check_leader,
     check_line,
-    check_token,
     extended,
 )
 from fedhp.errors import RunError
@@ -130,7 +133,7 @@ ORIGINAL = line((1, "a", 0), (2, "b", 10))
 def follower(committed: Attempt = INITIAL) -> Follower:
     one = Follower()
     one.follow(ORIGINAL, epoch=2, committed=Attempt(1, 10, 1))
-    one.saw_commit(committed)
+    one.check_reply(2, b"b" * 16, committed)
     return one
 
 
@@ -196,7 +199,7 @@ def test_a_malformed_line_is_refused(leaders: Line, epoch: int, reason: str) -> 
         check_line([leader.to_wire() for leader in leaders], epoch=epoch)
     assert refused.value.reason == reason
     with pytest.raises(Refused):
-        check_token(b"short")
+        check_leader(1, b"short")
 
 
 def test_messages_of_the_followers_of_another_leader_are_refused() -> None:

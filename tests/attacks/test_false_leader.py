@@ -195,7 +195,7 @@ def test_a_worker_is_not_obeyed_by_operators(certificates: Path) -> None:
             for name in (None, "w2", "boss"):
                 target = Target(thief.address, certificates, coordinator=name, run=RUN)
                 with pytest.raises(RunError, match="is worker, not a coordinator"):
-                    await asyncio.to_thread(operator.status, target)
+                    await asyncio.to_thread(operator.leader_status, target)
                 with pytest.raises(RunError, match="is worker, not a coordinator"):
                     await asyncio.to_thread(operator.command, target, stop=True)
             assert thief.calls == 0
@@ -210,7 +210,7 @@ def test_a_coordinator_of_another_name_is_refused_where_the_name_is_known(
         async with FakeCoordinator(experiment(), certificates) as boss:
             target = Target(boss.address, certificates, coordinator="chief")
             with pytest.raises(RunError, match="is boss, not chief"):
-                await asyncio.to_thread(operator.status, target)
+                await asyncio.to_thread(operator.leader_status, target)
 
     run(test())
 

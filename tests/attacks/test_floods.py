@@ -14,11 +14,11 @@ from attacks import flood
 from attacks.members import start_attacker
 from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
 from fedhp.cluster.coordinator import service
+from fedhp.cluster.coordinator.context import WaitingMembers
 from fedhp.cluster.coordinator.service import CoordinatorService
-from fedhp.cluster.coordinator.waiting import WaitingMembers
-from fedhp.cluster.protocol import call_limits
+from fedhp.cluster.protocol import calls as call_limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
+from fedhp.cluster.protocol.calls import CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import Envelopes, Refused
 from fedhp.cluster.protocol.message_checks import check_next
 from fedhp.cluster.protocol.stubs import CoordinatorStub

@@ -18,10 +18,11 @@ from attacks.test_partners import endless, federation_of_workers
 from faults.in_process import experiment, in_process_federation, run, until
 from fedhp.cluster.coordinator.process.standby import StandbyService, standing_by
 from fedhp.cluster.history import read_history
-from fedhp.cluster.protocol import call_limits, limits
+from fedhp.cluster.protocol import calls as call_limits
+from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
-from fedhp.cluster.protocol.call_limits import CallLimits
+from fedhp.cluster.protocol.calls import CallLimits
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList
@@ -81,7 +82,7 @@ def test_garbage_counts_against_its_sender_at_a_worker(certificates: Path, tmp_p
         federation = federation_of_workers(settings, certificates, tmp_path, names=("w0",))
         async with federation as (_, leader):
             await until(lambda: leader.round_index >= 1)
-            member = leader.conductor.by_name("w0")
+            member = leader.conductor.by_name.get("w0")
             assert member is not None
             for name, method, message, word in (
                 ("w1", "Pull", GARBAGE, "encoding"),

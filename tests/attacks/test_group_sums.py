@@ -25,7 +25,7 @@ from fedhp.cluster.coordinator.attempts.group_checks import (
     norms_after,
 )
 from fedhp.cluster.coordinator.committed_state import Norms, norms_of
-from fedhp.cluster.coordinator.state import CoordinatorState
+from fedhp.cluster.coordinator.handlers import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
@@ -307,7 +307,7 @@ def test_a_worker_that_learned_nothing_has_its_last_norm() -> None:
         worker: wire.RoundReport(change_norms=norms)
         for worker, norms in {0: [0.0, 5.0], 2: [0.0, 7.0]}.items()
     }
-    after = norms_after(before, reports, None)
+    after = norms_after(before, reports, [])
     assert after[0] == ((1.0, 0.5), (5.0, 0.5))  # too few to say what is usual
     assert after[1] == before[1]
     assert after[2] == ((0.0, 0.0), (7.0, 0.0))
@@ -317,13 +317,13 @@ def test_a_worker_that_learned_nothing_has_its_last_norm() -> None:
 def test_a_worker_that_is_away_keeps_what_was_usual_when_it_went() -> None:
     norms: Norms = {}
     others = replace(TREE, participants=np.arange(3), parents=np.array([-1, 0, 0]))
-    for values, tree in (
-        ([8.0, 9.0, 10.0, 9.0], None),
-        ([0.2, 0.3, 0.1], others),  # worker 3 is away
-        ([0.2, 0.3, 0.1, 9.0], others),  # it is counted, but in no average
+    for values, trees in (
+        ([8.0, 9.0, 10.0, 9.0], []),
+        ([0.2, 0.3, 0.1], [others]),  # worker 3 is away
+        ([0.2, 0.3, 0.1, 9.0], [others]),  # it is counted, but in no average
     ):
         reports = {each: wire.RoundReport(change_norms=[norm]) for each, norm in enumerate(values)}
-        norms = norms_after(norms, reports, tree)
+        norms = norms_after(norms, reports, trees)
     assert norms[3][0] == pytest.approx((9.0, np.hypot(9.0, 0.25)))
     # After an average most of what was usual before is remembered.
     before = np.hypot(REMEMBERED_SHARE * 9.0, 0.2)

@@ -409,7 +409,7 @@ def test_rounds_of_a_half_and_without_a_group_are_repeated_by_the_simulation(
     assert verification.equal
     assert verification.whole
     rounds = list(read_committed_rounds(read_timeline(folder)))
-    sizes = [0 if done.group is None else len(done.group.participants) for done in rounds]
+    sizes = [0 if done.averaged is None else len(done.averaged.required) for done in rounds]
     assert sizes[2::3] == [0] * 4
     assert max(sizes) == 2
     halves = {done.participants for done in rounds if len(done.participants) == 2}
@@ -559,7 +559,7 @@ def test_a_quarrel_of_two_workers_stops_nobody_and_allow_ends_it(
                 return await caller._answer("w0", lambda stub: stub.Swap(chunks(), timeout=10))
 
             await until_answers(bad, "quarantined")
-            w0, w1 = (leader.conductor.by_name(name) for name in ("w0", "w1"))
+            w0, w1 = (leader.conductor.by_name.get(name) for name in ("w0", "w1"))
             assert w0 is not None
             assert w1 is not None
             pair = (min(w0.worker, w1.worker), max(w0.worker, w1.worker))

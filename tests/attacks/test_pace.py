@@ -25,7 +25,7 @@ from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, Me
 from fedhp.cluster.coordinator.members import members
 from fedhp.cluster.coordinator.phase import Phase
 from fedhp.cluster.coordinator.planning import round_planner
-from fedhp.cluster.coordinator.planning.outliers import (
+from fedhp.cluster.coordinator.planning.planner import (
     limit_to_median,
     set_aside_large,
     set_aside_odd_metrics,
@@ -36,7 +36,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes, Refused
 from fedhp.cluster.protocol.message_checks import ANY_METRIC, SHARE, check_next, check_report
 from fedhp.config import ClusterConfig
-from fedhp.engine.until import StopCondition
+from fedhp.engine.testing import StopCondition
 from fedhp.types import Evaluation
 from net.federation import experiment as worker_experiment
 from net.federation import start_federation

@@ -22,13 +22,19 @@ from faults.in_process import (
 )
 from fedhp import __version__
 from fedhp.cluster.coordinator.attempts.orders import PeerAddresses
-from fedhp.cluster.coordinator.state import CoordinatorState
+from fedhp.cluster.coordinator.handlers import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.guard import Envelopes, Refused
+from fedhp.cluster.protocol.guard import (
+    Envelopes,
+    Refused,
+    TicketChecker,
+    TicketPurpose,
+    make_ticket,
+    new_key,
+)
 from fedhp.cluster.protocol.stubs import CoordinatorStub, PeerStub
-from fedhp.cluster.protocol.tickets import TicketChecker, TicketPurpose, make_ticket, new_key
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
@@ -144,7 +150,7 @@ class Caller:
     async def _answer(self, victim: str, call: Any) -> str:
         import grpc.aio
 
-        member = self.leader.conductor.by_name(victim)
+        member = self.leader.conductor.by_name.get(victim)
         assert member is not None
         identity = load_identity(self.federation.certificates, self.name)
         async with open_channel(identity, member.address, name=victim) as channel:
@@ -244,7 +250,7 @@ def test_the_next_coordinator_enforces_the_list_and_what_was_removed(
             for name in ("w0", "w1", "w2"):
                 federation.start_worker(name)
             await until(lambda: leader.round_index >= 1)
-            member = leader.conductor.by_name("w2")
+            member = leader.conductor.by_name.get("w2")
             assert member is not None
             leader.admission.remove(member, "the operator removed it")
             before = leader.round_index

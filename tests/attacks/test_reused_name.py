@@ -12,12 +12,12 @@ import pytest
 from attacks.members import command
 from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
 from faults.scripted import ScriptedWorker
-from fedhp.cluster.coordinator.state import CoordinatorState
+from fedhp.cluster.coordinator.handlers import CoordinatorState
+from fedhp.cluster.coordinator.members.admission import NameBindings
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
 from fedhp.cluster.security.certificates import issue
 from fedhp.cluster.security.identity import load_identity
-from fedhp.cluster.security.name_bindings import NameBindings
 from net.identities import make_certificates
 
 NOW = datetime.now(UTC)
@@ -45,7 +45,7 @@ async def takes_part(leader: CoordinatorState, name: str) -> None:
     before = leader.round_index
 
     def reported() -> bool:
-        member = leader.conductor.by_name(name)
+        member = leader.conductor.by_name.get(name)
         return member is not None and any(m.round_index > before for m in member.models)
 
     await until(reported)

@@ -11,7 +11,7 @@ import pytest
 
 from cli.support import Command, ended, start, write
 from fedhp.cluster.ops.launch import Cluster
-from fedhp.cluster.ops.operator import status, target_of
+from fedhp.cluster.ops.operator import leader_status, target_of
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
@@ -211,6 +211,8 @@ def test_a_coordinator_ends_cleanly_on_sigterm(tmp_path: Path, certs: Path) -> N
 
 def _answers(out: Path, certs: Path) -> bool:
     try:
-        return status(target_of(out, certificates=certs, name="w0")).state == "gathering"
+        return (
+            leader_status(target_of(out, certificates=certs, name="w0")).reply.state == "gathering"
+        )
     except RunError:
         return False

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from cli.support import Command, digest_of, write
 from fedhp.cli.parameters import parse_seeds
 from fedhp.engine.runs.sweep import split_values
 from fedhp.errors import ConfigError
-from fedhp.report.figures.sweep import sweep_figure
-from fedhp.report.sweep import SweepResult
 
 
 @pytest.mark.parametrize(
@@ -147,12 +146,12 @@ def test_no_axis_goes_above_one_hundred_percent(
     """The interval of two different seeds is very wide."""
     limits: list[float] = []
 
-    def keep(result: SweepResult, folder: Path) -> list[Path]:
-        axes = sweep_figure(result).axes[0]
+    def keep(figure: Figure, folder: Path, name: str) -> list[Path]:
+        axes = figure.axes[0]
         limits.append(axes.get_ylim()[1] if "skew" in grid else axes.get_xlim()[1])
         return [folder]
 
-    monkeypatch.setattr("fedhp.report.figures.sweep.save_sweep_figure", keep)
+    monkeypatch.setattr("fedhp.report.figures.sweep.save_figure", keep)
     file = write(tmp_path, rounds=1, evaluation={"images": 30})
     assert command("sweep", file, grid, "--seeds", "0-1", "--out", tmp_path / "s").code == 0
     assert len(limits) == 1

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from contract.rounds import federation, observe, report
-from fedhp.algorithms.plan_checks import next_action, next_plan
+from fedhp.algorithms.plan_checks import MOST_STEPS, next_action, next_plan
 from fedhp.errors import BadPlan
 from fedhp.exchange import DirectedMixing, GroupAverage, NeighborMixing, PeerScoring, WeightedMixing
 from fedhp.graph import topology_from
-from fedhp.types import Action, Decision, Plan, Topology
+from fedhp.types import Action, Decision, LinkVerdict, Plan, Topology
 
 N = 4
 WORDS: Any = {"a": "b"}
@@ -92,16 +92,36 @@ def group(members: list[int], parents: list[int], **changes: Any) -> dict[str, A
     return {"exchange": exchange, "local_steps": None, "deadline": 1.0}
 
 
+def verdict(number: int) -> Decision:
+    """A decision about one link."""
+    link, verdicts = np.array([[0, 1]]), np.array([number])
+    return replace(GOOD.decision, links=link, verdicts=verdicts, link_time=np.ones(1))
+
+
 PLANS: list[tuple[dict[str, Any], str]] = [
     ({"exchange": NeighborMixing(RING, "average")}, "unknown weights 'average'"),
     ({"exchange": NeighborMixing(topology_from(9, [[0, 8]]))}, "for 9 workers"),
     ({"exchange": NeighborMixing([[0, 1]])}, "its topology is a list"),  # type: ignore[arg-type]
     ({"exchange": topology([0, 1], [1, 99])}, "unknown worker 99"),
+    ({"exchange": topology([0, 1], [1, N])}, f"unknown worker {N}"),
     ({"exchange": topology([0, 1], [-1, 2])}, "unknown worker -1"),
+    (
+        {"exchange": NeighborMixing(Topology(N, RING.links, np.array([0.5, 0.2, 0.1, 0.0])))},
+        "the weight 0 is not above 0",
+    ),
+    (
+        {"exchange": NeighborMixing(Topology(N, RING.links, np.array([0.6, 0.5, 0.1, 0.1])))},
+        "the weights of worker 0 add up to 1.1",
+    ),
+    (
+        {"exchange": NeighborMixing(Topology(N, RING.links, np.array([0.5])))},
+        "4 links, but weights float64 of (1,)",
+    ),
     ({"exchange": topology([0, 1], [2, 2])}, "links worker 2 to itself"),
     ({"exchange": topology([0, 1], [1, 0])}, "the link 0 - 1 more than once"),
     ({"exchange": topology([0, 1, 2])}, "of the shape"),
     ({"exchange": sources([1], [2], [3], [99])}, "worker 3 pulls from the unknown worker 99"),
+    ({"exchange": sources([1], [2], [3], [N])}, f"worker 3 pulls from the unknown worker {N}"),
     ({"exchange": sources([1], [2], [2], [-7])}, "worker 3 pulls from the unknown worker -7"),
     ({"exchange": sources([1], [2], [2], [0])}, "worker 2 pulls from itself"),
     ({"exchange": sources([1], [2])}, "sources is int64 of the shape"),
@@ -130,6 +150,11 @@ PLANS: list[tuple[dict[str, Any], str]] = [
         {"exchange": weighted(own=[1.0, 0.5, 1.0, 1.0], push_sum=True)},
         "with push_sum, but the mass of its rule is ''",
     ),
+    (
+        {"exchange": weighted(own=[1.0, 0.0, 1.0, 1.0], weights=[1.0], push_sum=True)},
+        "worker 1 keeps nothing of its own model",
+    ),
+    ({"exchange": weighted(weights=[0.0], own=[1.0] * N)}, "the weight 0 at worker 0"),
     ({"exchange": None}, "the exchange of its plan is None"),
     (group([0, 1, 9], [-1, 0, 0]), "participants of its GroupAverage are [0, 1, 9]"),
     (group([1, 0], [-1, 1]), "participants of its GroupAverage are [1, 0]"),
@@ -140,6 +165,9 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     (group([0, 1], [-1, 0], returning=np.array([1, 0], np.bool_)), "the root 0"),
     (group([0, 1], [-1, 0], returning=np.zeros(3, np.bool_)), "returning of its GroupAverage"),
     (group([0, 1], [-1, 0], fragment=2, fragments=2), "fragment 2 of 2"),
+    (group([0, 1], [-1, 0], fragment=-1, fragments=2), "fragment -1 of 2"),
+    (group([0, N], [-1, 0]), f"participants of its GroupAverage are [0, {N}]"),
+    (group([0, 1], [-1, 0], momentum=-0.1), "momentum of its GroupAverage is -0.1"),
     (group([0, 1], [-1, 0], fragment=0.5), "not a whole number"),
     (group([0, 1], [-1, 0], momentum=1.0), "momentum of its GroupAverage is 1.0"),
     (group([0, 1], [-1, 0], rate=0.0), "rate of its GroupAverage is 0.0"),
@@ -150,6 +178,11 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"overlap": True}, "its plan has overlap and a NeighborMixing"),
     ({"local_steps": np.array([1, np.nan, 1, 1])}, "holds nan for worker 1"),
     ({"local_steps": np.array([1, -3, 1, 1])}, "-3 steps for worker 1"),
+    ({"local_steps": np.array([1, 1, MOST_STEPS + 1, 1])}, "1000001 steps for worker 2"),
+    ({"local_steps": [[1], [1, 2]]}, "local_steps is not an array"),
+    ({"local_steps": None, "deadline": 0.0}, "the deadline 0.0"),
+    ({"local_steps": None, "deadline": np.inf}, "the deadline inf"),
+    ({"estimate": np.ones(N + 1, np.bool_)}, "estimate is bool of the shape (5,)"),
     ({"local_steps": np.array([1, 1, 1])}, "of the shape"),
     ({"local_steps": np.array([1.0, 1, 1, 1])}, "local_steps is float64"),
     ({"local_steps": "many"}, "local_steps is <U4"),
@@ -160,6 +193,11 @@ PLANS: list[tuple[dict[str, Any], str]] = [
     ({"decision": None}, "the decision of its plan is None"),
     ({"decision": replace(GOOD.decision, links=np.array([[0, 99]]))}, "unknown worker 99"),
     ({"decision": replace(GOOD.decision, link_time=np.ones(3))}, "link_time of its decision"),
+    ({"decision": replace(GOOD.decision, pace_setter=N)}, "pace_setter of its decision is 4"),
+    ({"decision": replace(GOOD.decision, pace_setter=-1)}, "pace_setter of its decision is -1"),
+    ({"decision": replace(GOOD.decision, pace_setter=True)}, "pace_setter of its decision is True"),
+    ({"decision": verdict(len(LinkVerdict))}, f"unknown verdict {len(LinkVerdict)}"),
+    ({"decision": verdict(-1)}, "unknown verdict -1"),
     ({"decision": replace(GOOD.decision, pace_setter=99)}, "pace_setter of its decision is 99"),
     ({"decision": replace(GOOD.decision, facts=WORDS)}, "facts of its decision"),
     (
@@ -226,6 +264,17 @@ def test_a_good_plan_passes_as_it_is() -> None:
         shuffled,
         replace(GOOD, exchange=scoring()),
         replace(GOOD, exchange=weighted()),
+        # At the limits.
+        replace(GOOD, local_steps=np.array([0, MOST_STEPS, 1, 1])),
+        replace(GOOD, decision=verdict(0)),
+        replace(GOOD, decision=verdict(len(LinkVerdict) - 1)),
+        replace(GOOD, decision=replace(GOOD.decision, pace_setter=0)),
+        replace(GOOD, decision=replace(GOOD.decision, pace_setter=N - 1)),
+        replace(GOOD, exchange=weighted(own=[0.0, 1.0, 1.0, 1.0], weights=[1.0])),
+        replace(GOOD, **group([0, N - 1], [-1, 0], rate=100.0, momentum=0.0)),
+        replace(GOOD, **group([0, 1], [-1, 0], fragment=1, fragments=2)),
+        replace(GOOD, exchange=NeighborMixing(Topology(N, RING.links, np.full(N, 0.5)))),
+        replace(GOOD, estimate=np.ones(N, np.bool_)),
     ):
         assert ask((State(), plan))[1] is plan
     assert federation(N).workers == N
@@ -237,6 +286,11 @@ def test_a_good_plan_passes_as_it_is() -> None:
         (Action(-1, None), "-1 steps for worker 2"),
         (Action(np.nan, None), "nan steps for worker 2"),  # type: ignore[arg-type]
         (Action(1, 99), "unknown worker 99"),
+        (Action(1, N), f"unknown worker {N}"),
+        (Action(1, -1), "unknown worker -1"),
+        (Action(1, -2), "unknown worker -2"),
+        (Action(MOST_STEPS + 1, None), "1000001 steps for worker 2"),
+        (Action(1, 1, compression="int4"), "its compression is 'int4'"),
         (Action(1, 2), "partner of worker 2 is itself"),
         (None, "act() returned"),
     ],
@@ -248,3 +302,10 @@ def test_a_bad_action_is_named_with_its_place(action: Any, problem: str) -> None
         )
     assert problem in caught.value.problem
     assert f"line {Own.act.__code__.co_firstlineno}" in caught.value.problem
+
+
+@pytest.mark.parametrize("action", [Action(0, 0), Action(MOST_STEPS, N - 1), Action(1, None)])
+def test_a_good_action_passes_as_it_is(action: Action) -> None:
+    own = Own((State(), action))
+    found = next_action(own, State(), 2, observation=observe(N, 1, away=False), turn=0)
+    assert found == (State(), action)

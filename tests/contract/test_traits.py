@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from fedhp.algorithms import Traits, load_algorithm
@@ -14,13 +15,16 @@ from fedhp.algorithms.base import (
     about,
     abouts,
     built_ins,
+    expected_rounds,
     is_asynchronous,
     is_synchronous,
     traits_of,
 )
 from fedhp.algorithms.dpsgd import DPSGD
 from fedhp.algorithms.fedhp import FedHP
+from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.pens import PENS
+from fedhp.algorithms.traits import About, ScoringTraits
 from fedhp.errors import ConfigError
 
 HERE = "contract.test_traits"
@@ -31,6 +35,10 @@ class Plain:
 
     def start(self, federation: Any) -> Any: ...
     def plan(self, state: Any, observation: Any, reports: Any) -> Any: ...
+
+
+class Nothing:
+    """Has no method of an algorithm."""
 
 
 class Declared(Plain):
@@ -90,6 +98,44 @@ def test_lists_of_names() -> None:
     assert about("own:Thing") is None
 
 
+def test_what_a_class_says_that_declares_nothing() -> None:
+    """These are the defaults that docs/own-parts.md names; a change is one for users' classes."""
+    assert {name: value for name, value in asdict(Traits()).items() if value} == {
+        "uses_rounds": True,
+        "uses_topology": True,
+        "local_work": True,
+        "fragments": 1,
+        "serves": "model",
+        "mailbox": "meet",
+        "plans_by": "models",
+        "distance_smoothing": 0.5,
+    }
+    assert not ScoringTraits(1, 2).symmetric
+    plain = asdict(About(name="x", color="#fff", dashes="-", marker="o"))
+    assert {name: value for name, value in plain.items() if value and len(str(value)) < 4} == {
+        "name": "x",
+        "dashes": "-",
+        "marker": "o",
+        "width": 1.3,
+        "order": 3.0,
+        "work": 1.0,
+    }
+
+
+def test_what_has_neither_plan_nor_act_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not an algorithm") as caught:
+        load_algorithm(f"{HERE}:Nothing", {})
+    assert caught.value.key == "algorithm.name"
+
+
+@pytest.mark.parametrize(
+    ("round_index", "share_done", "rounds"), [(11, 0.5, 20), (11, 1.0, 10), (1, 0.5, 1), (4, 2, 2)]
+)
+def test_rounds_until_the_horizon(round_index: int, share_done: float, rounds: int) -> None:
+    """Ten rounds in half of the time are twenty in all of it."""
+    assert expected_rounds(round_index, share_done) == rounds
+
+
 def test_a_class_that_declares_nothing_has_the_defaults() -> None:
     assert traits_of(load_algorithm(f"{HERE}:Plain", {})) == Traits()
     assert traits_of(load_algorithm(f"{HERE}:OtherMeaning", {})) == Traits()
@@ -134,3 +180,21 @@ def test_settings_change_traits() -> None:
     scoring = traits_of(PENS(keep=2, symmetric=True)).scoring
     assert scoring is not None
     assert (scoring.keep, scoring.symmetric) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "transfer_time", "step_time", "deadline"),
+    [
+        (0.2, 10.0, [np.nan, np.nan], 2.0),  # nobody has measured a step yet
+        (0.0, 10.0, [np.nan, np.nan], 0.3),  # and no share was asked for: first_deadline
+        (0.2, 10.0, [0.1, np.nan, 0.5], 2.0),
+        (0.2, 10.0, [1.0, 2.0], 5.0),  # min_steps of the fastest
+        (0.2, 10.0, [0.001, 2.0], 0.5),  # max_steps of the fastest
+    ],
+)
+def test_until_when_fedhp_plus_trains(
+    ratio: float, transfer_time: float, step_time: list[float], deadline: float
+) -> None:
+    algorithm = FedHPPlus(deadline_ratio=ratio)
+    found = algorithm._deadline(transfer_time, np.array(step_time))
+    assert found == pytest.approx(deadline)

@@ -13,8 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.support import write
-from fedhp.cluster.ops.launch import ensure_certificates, free_port
+from fedhp.cluster.ops.launch import ensure_certificates
 from net.clusters import ENDLESS
+from net.etcd_support import free_ports
 from subprocesses import ForkedCommand
 from waiting import PATIENCE, wait_until
 
@@ -34,7 +35,7 @@ SUFFIXES = ("_bucket", "_count", "_sum", "_total")
 def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The labels of every metric that a real coordinator and a real worker serve."""
     place = tmp_path_factory.mktemp("served")
-    certs, ports = place / "certs", [free_port() for _ in range(3)]
+    certs, ports = place / "certs", free_ports(3)
     roles = {"coordinator": ("coordinator",), "w0": ("worker",), "w1": ("worker",)}
     ensure_certificates(certs, roles)
     file = write(place, rounds=ENDLESS, workers=2)

@@ -73,6 +73,19 @@ def test_who_reported_and_left_before_the_commit_stays_away() -> None:
     assert run.states[0] == "left"
 
 
+def test_who_left_while_its_next_round_was_planned_stays_away() -> None:
+    run = Membership()
+    follow(run, "join", worker=0, name="w0")
+    follow(run, "commit", round=1, reported=[0])
+    follow(run, "leave", worker=0)
+    follow(run, "attempt", participants=[0], round=2)  # planned before it left
+    assert run.states[0] == "left"
+    assert follow(run, "ended", name="w0", why="ended") == []
+    follow(run, "commit", round=2, reported=[])
+    follow(run, "attempt", participants=[0], round=3)  # it joined again, on another's record
+    assert run.states[0] == "ready"
+
+
 def test_every_other_event_has_words() -> None:
     run = Membership()
     follow(run, "join", worker=1, name="w1")

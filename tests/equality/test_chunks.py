@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedhp.engine.local import LocalExecutor
+from fedhp.engine.sharded import LocalExecutor
 from unit.engine.runs import ALGORITHMS, bits, carry_out, prepared_of
 
 MANY: dict[str, Any] = {"workers": 13, "rounds": 3, "evaluation": {"every": 2, "images": 60}}

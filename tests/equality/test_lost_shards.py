@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import count
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedhp.engine.executor import Pending, ShardLost
-from fedhp.engine.local import LocalExecutor, LocalShards
 from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.runs.run import loop_of
 from fedhp.engine.shard.shard import Shard
 from fedhp.engine.shard.turns import ShardTurns
-from fedhp.engine.sharded import ShardedExecutor
+from fedhp.engine.sharded import LocalExecutor, LocalShards, ShardedExecutor
 from fedhp.learn.evaluate import ModelScore
 from fedhp.record.tensors import Arrays
 from fedhp.types import IntArray
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 
-P = ParamSpec("P")
-S = TypeVar("S")
 T = TypeVar("T")
 SHORT: dict[str, Any] = {
     "workers": 3,
@@ -47,23 +44,24 @@ class Fragile(LocalShards):
         self.calls, self.recovered, self.armed = 0, 0, False
         self.states = self._copies(in_flight=False)
 
-    def submit(
+    def map(
         self,
-        shard: int,
-        method: Callable[Concatenate[S, P], T],
+        method: Callable[..., T],
+        calls: Iterable[tuple[int, tuple[Any, ...]]],
         /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Pending[T]:
+        **settings: Any,
+    ) -> list[T]:
         # The first snapshots are taken before the first round.
         self.armed = self.armed or method is not ShardTurns.snapshot
-        fatal = self._fatal()
-        if fatal and not self.late:
-            raise ShardLost
-        pending = super().submit(shard, method, *args, **kwargs)
-        if fatal:
-            raise ShardLost
-        return pending
+        results: list[T] = []
+        for shard, given in calls:
+            fatal = self._fatal()
+            if fatal and not self.late:
+                raise ShardLost
+            results += super().map(method, [(shard, given)], **settings)
+            if fatal:
+                raise ShardLost
+        return results
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool

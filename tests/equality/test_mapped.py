@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedhp.engine.local import LocalExecutor
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.learn.params import matrix
 from unit.engine.runs import ALGORITHMS, EXACT, NORMED, bits, carry_out, prepared_of
 

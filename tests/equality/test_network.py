@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from faults import fault_run
+from fedhp.cluster.audit.committed_rounds import read_committed_rounds
 from fedhp.cluster.audit.invariants import check_invariants
+from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.audit.verify import Verification, verify
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.worker.data import worker_experiment
 from fedhp.config import AttackConfig, Experiment, parse, to_tables
+from fedhp.config.origins import Origins
 from fedhp.record.reader import RunReader
 
 SYNCHRONOUS = ("fedhp", "dpsgd", "ldsgd", "pens", "fedhp_plus")
@@ -51,6 +54,69 @@ def test_a_short_run_has_the_bits_of_the_simulation(algorithm: str, tmp_path: Pa
     assert [verdict.compared for verdict in verification.rounds] == [3, 3, 3]
     assert verification.equal
     assert verification.whole
+
+
+TWO_GROUPS = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedhp import Decision, DisjointGroups, GroupAverage, Plan
+from fedhp.algorithms import Traits
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+def pair(root, other, **settings):
+    members = sorted((root, other))
+    parents = [-1 if worker == root else root for worker in members]
+    returning = np.zeros(2, dtype=np.bool_)
+    return GroupAverage(np.array(members), np.array(parents), returning, **settings)
+
+class TwoGroups:
+    traits = Traits(group_average=True)
+
+    def start(self, federation):
+        return Nothing()
+
+    def restart(self, state, workers):
+        return state
+
+    def plan(self, state, observation, reports):
+        groups = (
+            pair(2, 0, rate=0.7, momentum=0.5),
+            pair(1, 3, rate=1.5, momentum=0.0, compression="none"),
+        )
+        exchange = DisjointGroups(groups)
+        decision = Decision.without_links("two groups")
+        return state, Plan(exchange, decision, deadline=0.1, overlap=True)
+"""
+
+
+def test_two_groups_with_their_rates_have_the_bits_of_the_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "twogroups.py").write_text(TWO_GROUPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    tables = to_tables(experiment("dpsgd", workers=5, rounds=3, hidden=[8]))
+    tables["algorithm"] = {"name": "twogroups:TwoGroups"}
+    settings = parse(tables, origins=Origins.of_file(tmp_path / "run.toml"))
+    folder = tmp_path / "run"
+    with Cluster(settings, folder, restart=False) as cluster:
+        cluster.start()
+        cluster.wait(120)
+    assert check_invariants(folder, rounds=3) == []
+    verification = verify(folder, trust=["twogroups"])
+    assert [verdict.compared for verdict in verification.rounds] == [5, 5, 5]
+    assert verification.equal
+    last = list(read_committed_rounds(read_timeline(folder)))[-1]
+    assert last.averaged is not None
+    assert [group.rate for group in last.averaged.groups] == [0.7, 1.5]
+    held = last.consensus
+    assert held[0] == held[2]
+    assert held[1] == held[3]
+    assert len({held[0], held[1], held[4]}) == 3
 
 
 @pytest.mark.slow

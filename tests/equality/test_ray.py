@@ -214,8 +214,8 @@ class Killer:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         killer = self
-        submit, keep, deliver = RayShards.submit, RayShards.keep, RayShards.deliver
-        wait = RayShards.wait
+        called, keep, deliver = RayShards.map, RayShards.keep, RayShards.deliver
+        start_tests, wait = RayShards.start_tests, RayShards.wait
 
         def before(shards: RayShards, method: str) -> None:
             if method != killer.method:
@@ -230,10 +230,16 @@ class Killer:
             os.kill(killer.killed, signal.SIGKILL)
             return wait(shards, references, **settings)
 
-        def submitting(shards: RayShards, shard: int, method: Any, *args: Any, **more: Any) -> Any:
-            if shard == 1:
+        def calling(shards: RayShards, method: Any, calls: Any, **settings: Any) -> Any:
+            calls = list(calls)
+            if 1 in [shard for shard, _ in calls]:
                 before(shards, method.__name__)
-            return submit(shards, shard, method, *args, **more)
+            return called(shards, method, calls, **settings)
+
+        def testing(shards: RayShards, shard: int, mean: Any, *, whole: bool) -> Any:
+            if shard == 1:
+                before(shards, "evaluate")
+            return start_tests(shards, shard, mean, whole=whole)
 
         def keeping(shards: RayShards, *, in_flight: bool) -> None:
             before(shards, "keep")
@@ -243,7 +249,8 @@ class Killer:
             before(shards, "deliver")
             deliver(shards, wanted)
 
-        patch.setattr(RayShards, "submit", submitting)
+        patch.setattr(RayShards, "map", calling)
+        patch.setattr(RayShards, "start_tests", testing)
         patch.setattr(RayShards, "keep", keeping)
         patch.setattr(RayShards, "deliver", delivering)
 
@@ -278,7 +285,7 @@ def test_the_kept_state_is_lost_as_well(
 ) -> None:
     """A machine is gone with its object store: the run repeats from the checkpoint."""
     local = digest(experiment(algorithm, "local"), tmp_path / "local")
-    Killer("train" if algorithm == "fedhp" else "train_snapshots", 3).install(monkeypatch)
+    Killer("train", 3).install(monkeypatch)
     lost = []
 
     def recover(shards: RayShards) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,13 +15,17 @@ from numpy.typing import NDArray
 
 import fedhp
 from equality.test_kill import kill_and_resume
+from fedhp.cluster.audit.invariants import check_invariants
+from fedhp.cluster.audit.verify import verify
+from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import Experiment, parse
 from fedhp.config.origins import Origins
 from fedhp.engine.executor import LocalTraining
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.tables import merge_tables
+from net.clusters import round_of, until
 from network_bits import check_network_bits
 from unit.engine.runs import bits, carry_out
 
@@ -40,14 +45,21 @@ SIZE: dict[str, Any] = {
     "data": {"name": "digits", "skew": 0.8},
     "evaluation": {"every": 2, "images": 60},
 }
-FULL: dict[str, Any] = {"topology": {"name": "full"}}
+SERVER: dict[str, Any] = {"world": {"server": {"uplink": 20, "downlink": 10}}}
 TOPK: dict[str, Any] = {"exchange": {"compression": "topk", "topk_share": 0.1}}
 LINEAR: dict[str, Any] = {"model": {"name": "logistic"}}
 METHODS: dict[str, dict[str, Any]] = {
     "choco:Choco": merge_tables(TOPK, {"algorithm": {"gamma": 0.3}}),
-    "scaffold:Scaffold": merge_tables(FULL, {"algorithm": {"server_rate": 0.9}}),
+    "scaffold:Scaffold": merge_tables(SERVER, {"algorithm": {"share": 0.5, "server_rate": 0.9}}),
+    "fedavg:FedAvg": merge_tables(
+        SERVER, {"algorithm": {"share": 0.5, "rate": 0.7, "momentum": 0.5}}
+    ),
     "k_gt:KGT": {"algorithm": {"outer_rate": 0.9}},
+    "relaysgd:RelaySGD": {
+        "topology": {"name": "links", "pairs": [[0, 1], [0, 2], [1, 3], [1, 4], [2, 5]]}
+    },
 }
+OVER_SERVER = ("scaffold:Scaffold", "fedavg:FedAvg")
 ALL = pytest.mark.parametrize("method", METHODS)
 Rows: TypeAlias = NDArray[np.float64]
 
@@ -93,7 +105,7 @@ def test_stacked_models_take_nearly_the_same_steps(method: str) -> None:
     np.testing.assert_allclose(stacked["models"], exact["models"], rtol=0, atol=1e-5)
 
 
-@ALL
+@pytest.mark.parametrize("method", ["choco:Choco", "k_gt:KGT"])
 def test_an_absent_worker_keeps_its_bits(method: str) -> None:
     away = {"world": {"away": [{"worker": 2, "first": 2, "last": 4}]}}
     engine = LocalExecutor(prepare(settings(method, away)))
@@ -101,6 +113,23 @@ def test_an_absent_worker_keeps_its_bits(method: str) -> None:
     engine.close()
     assert all(np.array_equal(state[2], states[0][2]) for state in states[1:4])
     assert not np.array_equal(states[4][2], states[3][2])
+
+
+@pytest.mark.parametrize("method", OVER_SERVER)
+def test_only_the_model_of_the_server_reaches_those_that_take_no_part(method: str) -> None:
+    away = {"world": {"away": [{"worker": 2, "first": 2, "last": 4}]}}
+    prepared = prepare(settings(method, away, {"algorithm": {"share": 0.5}}))
+    engine = LocalExecutor(prepared)
+    states = [engine.state()["models"].copy() for _ in loop_of(engine).rounds()]
+    engine.close()
+    width = prepared.layout.mixed
+    assert all((state[:, :width] == state[0, :width]).all() for state in states)
+    own = prepared.layout.columns("own")
+    if own is not None:
+        stays = [state[2, own] for state in states[:4]]
+        assert all(np.array_equal(vector, stays[0]) for vector in stays)
+        drawn = [(a[:, own] != b[:, own]).any(axis=1).sum() for a, b in pairwise(states)]
+        assert drawn == [3, 3, 3, 3]
 
 
 # --- a plain loop over the workers -----------------------------------------------------------
@@ -156,13 +185,26 @@ def choco(naive: Naive, weights: list[Rows]) -> Rows:
 
 def scaffold(naive: Naive, weights: list[Rows]) -> Rows:
     own, mean = np.zeros_like(naive.x), np.zeros(naive.x.shape[1])
-    for number, _ in enumerate(weights, start=1):
-        after = naive.trained(number, mean - own)
-        new = own - mean + (naive.x - after) / (naive.steps * naive.rate)
-        mean = mean + (new - own).mean(axis=0)
-        own = new
+    for number, matrix in enumerate(weights, start=1):
+        drawn = np.flatnonzero(matrix[0])
+        assert len(drawn) == 3
+        after = naive.trained(number, mean - own)[drawn]
+        new = own[drawn] - mean + (naive.x[drawn] - after) / (naive.steps * naive.rate)
+        mean = mean + (new - own[drawn]).sum(axis=0) / naive.workers
+        own[drawn] = new
         np.testing.assert_allclose(own.mean(axis=0), mean, atol=1e-12)
-        naive.x = naive.x + 0.9 * (after - naive.x).mean(axis=0)
+        naive.x = naive.x + 0.9 * (after - naive.x[drawn]).mean(axis=0)
+    return naive.x
+
+
+def fedavg(naive: Naive, weights: list[Rows]) -> Rows:
+    momentum = np.zeros(naive.x.shape[1])
+    for number, matrix in enumerate(weights, start=1):
+        drawn = np.flatnonzero(matrix[0])
+        after = naive.trained(number, np.zeros_like(naive.x))[drawn]
+        change = after.mean(axis=0) - naive.x[0]
+        momentum = 0.5 * momentum + change
+        naive.x = naive.x + 0.7 * (change + 0.5 * momentum)
     return naive.x
 
 
@@ -177,9 +219,38 @@ def k_gt(naive: Naive, weights: list[Rows]) -> Rows:
     return naive.x
 
 
+def relaysgd(naive: Naive, weights: list[Rows]) -> Rows:
+    start, workers = naive.x[0].copy(), naive.workers
+    heard: dict[tuple[int, int], tuple[Rows, int]] = {}  # by receiver and sender
+    for number, matrix in enumerate(weights, start=1):
+        after = naive.trained(number, np.zeros_like(naive.x))
+        links = [(int(a), int(b)) for a, b in zip(*np.nonzero(matrix), strict=True) if a != b]
+        assert len(links) == 2 * (workers - 1)
+        sent = {}
+        for receiver, sender in links:
+            total, count = after[sender].copy(), 1
+            for (reader, other), (rows, models) in heard.items():
+                if reader == sender and other != receiver:
+                    total, count = total + rows, count + models
+            sent[receiver, sender] = total, count
+        heard = sent
+        for worker in range(workers):
+            came = [message for (reader, _), message in heard.items() if reader == worker]
+            missing = workers - 1 - sum(count for _, count in came)
+            total = after[worker] + sum(rows for rows, _ in came) + missing * start
+            naive.x[worker] = total / workers
+    return naive.x
+
+
 @pytest.mark.parametrize(
     ("method", "loop"),
-    [("choco:Choco", choco), ("scaffold:Scaffold", scaffold), ("k_gt:KGT", k_gt)],
+    [
+        ("choco:Choco", choco),
+        ("scaffold:Scaffold", scaffold),
+        ("fedavg:FedAvg", fedavg),
+        ("k_gt:KGT", k_gt),
+        ("relaysgd:RelaySGD", relaysgd),
+    ],
 )
 def test_the_numbers_are_those_of_a_plain_loop(
     method: str, loop: Callable[[Naive, list[Rows]], Rows], monkeypatch: pytest.MonkeyPatch
@@ -188,13 +259,14 @@ def test_the_numbers_are_those_of_a_plain_loop(
     naive = Naive(prepared)
     engine = LocalExecutor(prepared)
     weights: list[Rows] = []
-    exchange = engine.exchange
+    for name in ("mix", "average_over_server"):
+        carried_out = getattr(engine, name)
 
-    def noted(planned: Any, **arguments: Any) -> Any:
-        weights.append(planned.matrix().toarray())
-        return exchange(planned, **arguments)
+        def noted(planned: Any, *, _then: Any = carried_out, **arguments: Any) -> Any:
+            weights.append(planned.matrix().toarray())
+            return _then(planned, **arguments)
 
-    monkeypatch.setattr(engine, "exchange", noted)
+        monkeypatch.setattr(engine, name, noted)
     _, end = carry_out(engine)
     found = end["models"][:, : prepared.layout.trainable]
     assert np.abs(found - naive.x).max() > 0.01
@@ -225,15 +297,18 @@ def test_what_travels_is_on_the_clock(method: str) -> None:
         assert sent[0] == pytest.approx(1.0)
         assert sent[1:] == pytest.approx([0.2] * 4, rel=0.05)  # a value, and where it belongs
     else:
-        assert sent == pytest.approx([2.0] * 5)
+        whole = {"fedavg:FedAvg": 1.0, "relaysgd:RelaySGD": 1 + 4 / size}  # it sends a count along
+        assert sent == pytest.approx([whole.get(method, 2.0)] * 5, rel=1e-9)
 
 
 @ALL
 def test_killed_and_resumed(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES)
+    server = "[world.server]\nuplink = 20\ndownlink = 10\n"
     more = {
         "choco:Choco": '[exchange]\ncompression = "topk"\n',
-        "scaffold:Scaffold": '[topology]\nname = "full"\n',
+        **dict.fromkeys(OVER_SERVER, server),
+        "relaysgd:RelaySGD": '[topology]\nname = "star"\n',
     }
     hits = kill_and_resume(tmp_path, method, rounds=40, kills=2, seed=5, more=more.get(method, ""))
     assert hits > 0
@@ -251,8 +326,34 @@ def test_ray_has_the_same_bits(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["k_gt:KGT", *(pytest.param(m, marks=pytest.mark.slow) for m in list(METHODS)[:2])]
+    "method",
+    [
+        "scaffold:Scaffold",
+        *(
+            pytest.param(m, marks=pytest.mark.slow)
+            for m in ("choco:Choco", "fedavg:FedAvg", "k_gt:KGT")
+        ),
+    ],
 )
 def test_the_network_has_the_bits_of_the_simulation(method: str, tmp_path: Path) -> None:
     experiment = settings(method, {"workers": 4, "cluster": {"min_workers": 4}})
     check_network_bits(experiment, tmp_path / "run", module=method.partition(":")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["w1", "coordinator"])
+@pytest.mark.parametrize("method", OVER_SERVER)
+def test_rounds_over_a_server_survive_a_kill(method: str, killed: str, tmp_path: Path) -> None:
+    times = {"min_workers": 3, "suspect_after": 3.0, "dead_after": 6.0, "beat": 0.3}
+    experiment = settings(method, {"workers": 4, "rounds": 60, "cluster": times})
+    prepare(experiment)  # which makes the example importable
+    with Cluster(experiment, tmp_path / "run") as cluster:
+        cluster.start()
+        until(cluster, lambda: round_of(cluster) >= 5, "some rounds")
+        cluster.kill(killed)
+        cluster.wait(250)
+        assert f"{killed} is restarted" in cluster.notes
+    assert check_invariants(tmp_path / "run", rounds=60) == []
+    verification = verify(tmp_path / "run", trust=[method.partition(":")[0]])
+    assert verification.equal
+    assert len(verification.rounds) == 60

@@ -15,11 +15,11 @@ from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import verify
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import Experiment, parse
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import prepare
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.run import loop_of, start_run
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.exchange import NeighborMixing
 from fedhp.graph import among
@@ -88,7 +88,7 @@ def test_models_are_equal_after_a_cycle_without_training_in_between(
             if round_index > 1:
                 engine.train(0 * steps, round_index=round_index, learning_rate=0.5)
             exchange = NeighborMixing(prepared.federation.topology_at(round_index))
-            engine.exchange(exchange, round_index=round_index)
+            exchange.carry_out(engine, round_index=round_index)
             engine.advance()
             after = spread(engine.state()["models"])
             assert (after < 1e-6) == (round_index == cycle)

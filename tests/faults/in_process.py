@@ -11,8 +11,8 @@ from typing import Any
 
 from faults.scripted import ScriptedWorker
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
+from fedhp.cluster.coordinator.handlers import CoordinatorState
 from fedhp.cluster.coordinator.phase import Phase
-from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList

@@ -16,9 +16,8 @@ from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState, LeadingProcess
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
-from fedhp.cluster.coordinator.state import CoordinatorState, LeadingProcess
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt

@@ -49,7 +49,9 @@ def test_three_hundred_workers(tmp_path: Path, record_property: Any) -> None:
         }
     )
     settings = CoordinatorProcessSettings(experiment, certificates, folder, name="boss")
-    coordinator = processes.start_coordinator(settings, ProcessEnvironment(tmp_path / "boss.log"))
+    coordinator = processes.start(
+        processes.run_coordinator, settings, ProcessEnvironment(tmp_path / "boss.log")
+    )
     try:
         asyncio.run(asyncio.wait_for(everyone(names, certificates, folder), PATIENCE))
         coordinator.join(30)

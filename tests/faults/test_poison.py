@@ -30,7 +30,7 @@ def settings(robust: str, attack: str) -> Experiment:
             "evaluation": {"every": 25},
             "world": {"profile": "uniform"},
             "exchange": {"robust": robust},
-            "attack": {"kind": attack, "share": 0.2, "scale": 3.0},
+            "attack": {} if attack == "none" else {"kind": attack, "share": 0.2, "scale": 3.0},
             "cluster": {"min_workers": 10, "suspect_after": 20.0},
         }
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +98,9 @@ def shaped(experiment: Experiment, folder: Path) -> Iterator[CustomCluster]:
 def averages(run: Ran) -> Iterator[tuple[CommittedRound, GroupAverage, float]]:
     """The rounds with an average, and their deadlines."""
     for done, deadline in zip(run.rounds, run.deadline, strict=True):
-        if done.group is not None and len(done.group.participants):
-            yield done, done.group, float(deadline)
+        if done.averaged is not None and done.averaged.required:
+            (group,) = done.averaged.groups
+            yield done, group, float(deadline)
 
 
 def test_the_consensus_has_the_bits_of_the_simulation(ran: Ran) -> None:
@@ -212,10 +213,10 @@ def until_attempt(cluster: CustomCluster, count: int) -> None:
     wait_until(lambda: len(cluster.events("attempt")) >= count, "an attempt")
 
 
-def next_commits(events: list[dict[str, Any]]) -> Iterator[tuple[float, float]]:
+def next_commits(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, float]]:
     """From each attempt that was given up to the next commit; each within its deadline."""
-    started: dict[str, Any] = {}
-    lost: dict[str, Any] | None = None
+    started: Mapping[str, Any] = {}
+    lost: Mapping[str, Any] | None = None
     for event in events:
         if event["event"] == "attempt":
             started = event

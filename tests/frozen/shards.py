@@ -5,8 +5,8 @@ If the class moves, this is the only line of tests/frozen to follow.
 
 from __future__ import annotations
 
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.runs.run import Run
+from fedhp.engine.sharded import LocalExecutor
 
 
 def in_shards(run: Run, count: int) -> None:

@@ -57,7 +57,7 @@ class Run:
     def __call__(self, data: bytes) -> None:
         """One stream."""
         source = atheris.FuzzedDataProvider(data)
-        receiver = CODEC.receiver(module.ENCODINGS, known=KNOWN)
+        receiver = module.ModelReceiver(CODEC, module.ENCODINGS, known=KNOWN)
         try:
             for chunk in stream(source):
                 receiver.push(chunk)

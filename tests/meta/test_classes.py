@@ -9,7 +9,7 @@ from meta.test_source import MODULES, SOURCE, imported, tree_of
 MOST_METHODS, MOST_ARGUMENTS = 35, 10
 # What is still too large; these numbers may only fall, and leave with the class.
 METHODS: dict[str, int] = {}
-ARGUMENTS = {"cluster/ops/launch.py:Cluster": 12}
+ARGUMENTS: dict[str, int] = {}
 
 
 def methods_of(kind: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:

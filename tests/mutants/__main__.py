@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mutants.operators import Mutant, mutants_of
 from mutants.rooms import ROOT, SOURCE, copy_tree, mutated_files
@@ -24,7 +25,7 @@ from mutants.worker import Worker
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 NEEDED = 0.95
-SAMPLE, SEED = 250, 1
+SAMPLE, SEED = 120, 1
 FIELDS = ("file", "function", "line", "operator", "becomes")
 
 
@@ -59,17 +60,20 @@ def draw(count: int, seed: int, *, only: str = "") -> list[Mutant]:
     return sample
 
 
-def equivalents() -> list[dict[str, str]]:
+def equivalents() -> list[dict[str, Any]]:
     """The reviewed list: tables with the fields of a mutant's key, and the reason."""
     with EQUIVALENT.open("rb") as file:
-        entries: list[dict[str, str]] = tomllib.load(file).get("equivalent", [])
+        entries: list[dict[str, Any]] = tomllib.load(file).get("equivalent", [])
     return entries
 
 
-def is_listed(mutant: Mutant, entries: Sequence[Mapping[str, str]]) -> bool:
-    """Whether an entry names this mutant; one without the last fields means all of its line."""
-    named = dict(zip(FIELDS, mutant.key, strict=True))
-    return any(all(named[name] == e.get(name, named[name]) for name in FIELDS) for e in entries)
+def is_listed(mutant: Mutant, entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an entry names this mutant; its field `becomes` is a list of lines."""
+    *place, new_line = mutant.key
+    return any(
+        place == [entry[name] for name in FIELDS[:-1]] and new_line in entry["becomes"]
+        for entry in entries
+    )
 
 
 def try_mutant(mutant: Mutant, tests: Sequence[Sequence[SeenTest]], worker: Worker) -> Result:
@@ -84,11 +88,13 @@ def try_mutant(mutant: Mutant, tests: Sequence[Sequence[SeenTest]], worker: Work
         _stamp(file)
         for part in tests:
             limit = 30 + 5 * sum(test.seconds for test in part)
-            outcome = worker.run([test.name for test in part], limit=limit)
+            names = [test.name for test in part]
+            outcome = worker.run(names, limit=limit)
             if outcome.code == -1:
                 return Result(mutant, killed=True, by="the time limit")
             if outcome.code != 0:
-                return Result(mutant, killed=True, by=outcome.failed_test or outcome.told[-300:])
+                failed = outcome.failed_test(names)
+                return Result(mutant, killed=True, by=failed or outcome.told[-300:])
     finally:
         file.write_text(text, encoding="utf-8")
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -122,9 +128,11 @@ def try_all(
 
         def trial(mutant: Mutant) -> Callable[[Worker], None]:
             def job(worker: Worker) -> None:
+                began = time.monotonic()
                 result = try_mutant(mutant, selection.tests_for(mutant), worker)
                 results.append(result)
-                say(f"{len(results)}/{len(mutants)} {_line(result)}")
+                took = time.monotonic() - began
+                say(f"{len(results)}/{len(mutants)} {took:.0f} s {_line(result)}")
 
             return job
 
@@ -152,8 +160,8 @@ def _failing(tests: Sequence[str], worker: Worker) -> set[str]:
         outcome = worker.run(left, limit=60 + 10 * len(left))
         if outcome.code == 0:
             break
-        test = outcome.failed_test
-        if test not in left:
+        test = outcome.failed_test(left)
+        if not test:
             raise RuntimeError(f"the tests do not run without a fault: {outcome.told[-500:]}")
         failing.add(test)
         left.remove(test)

@@ -1,7 +1,8 @@
 """Small faults in Python code: a swapped comparison, a dropped statement, another constant.
 
 A mutant replaces one piece of the text, so all other lines keep their numbers. Logging, texts,
-assertions, annotations, decorators and type checking blocks are left alone.
+assertions (also those of zip and strict sparse tensors), annotations, decorators, declared methods
+without a body and type checking blocks are left alone.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ EXTREMES = {"min": "max", "any": "all", "minimum": "maximum", "argmin": "argmax"
 EXTREMES |= {other: name for name, other in EXTREMES.items()}
 LOGGERS = ("LOG", "logging", "logger", "warnings")
 NOT_MUTATED = ("__all__", "__slots__")
+ASSERTING = ("strict", "check_invariants")  # keyword arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class _Finder:
 
     def _statement(self, node: ast.stmt, place: _Place, inside: bool) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if all(_is_constant(part) for part in node.body):
+                return
             function = _Place(_joined(place.function, node.name), (node.body[0].lineno,))
             for default in (*node.args.defaults, *node.args.kw_defaults):
                 if default is not None:
@@ -139,7 +143,7 @@ class _Finder:
         if isinstance(node, ast.Assign | ast.AnnAssign) and not inside:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
-            if any(name in NOT_MUTATED for name in names):
+            if any(name in NOT_MUTATED for name in names) or _is_alias(node):
                 return
             used = sorted(set[int]().union(*(self.uses.get(name, ()) for name in names)))
             place = _Place(place.function, tuple(used) or place.blocks)
@@ -173,7 +177,8 @@ class _Finder:
             if isinstance(child, ast.expr):
                 self._expression(child, place)
             elif isinstance(child, ast.keyword):
-                self._expression(child.value, place)
+                if child.arg not in ASSERTING:
+                    self._expression(child.value, place)
             elif isinstance(child, ast.comprehension):
                 for part in (child.iter, *child.ifs):
                     self._expression(part, place)
@@ -265,6 +270,15 @@ def _is_dropped(node: ast.stmt) -> bool:
     if isinstance(node, ast.Return):
         return node.value is None
     return isinstance(node, ast.Continue | ast.Break | ast.Delete)
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    """Whether it is a docstring, or three dots."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
+    return isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias"
 
 
 def _is_call(node: ast.expr) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -128,7 +129,7 @@ def recorded_tests(
         SeenTest(test["test"], test["seconds"], frozenset(test["hits"]))
         for name in chosen
         for test in known[name]["tests"]
-        if test["cpu"] <= LONGEST_CPU and test["seconds"] <= LONGEST and test["hits"]
+        if test["cpu"] <= LONGEST_CPU and test["seconds"] <= LONGEST
     ]
 
 
@@ -155,7 +156,7 @@ class Selection:
         seen = {test.name: test for hit in hits for test in self._by_hit.get(hit, ())}
         tests = sorted(seen.values(), key=lambda test: len(test.hits))
         if not tests and not _is_in_function(mutant):
-            tests = self._by_module.get(mutant.file, [])
+            tests = self._by_module.get(mutant.file) or self._mentioning(Path(mutant.file).stem)
         first: list[SeenTest] = []
         others: list[SeenTest] = []
         time = 0.0
@@ -166,6 +167,14 @@ class Selection:
             is_first = len(first) < FIRST_TESTS and sum(t.seconds for t in first) < FIRST_SECONDS
             (first if is_first and test.seconds < 1 else others).append(test)
         return [part for part in (first, others) if part]
+
+    def _mentioning(self, module: str) -> list[SeenTest]:
+        """Tests of the files that name a module: of declarations, of which nothing is run."""
+        files = {test.name.partition("::")[0] for test in self._tests}
+        word = re.compile(rf"\b{module}\b")
+        found = {file for file in files if word.search((ROOT / file).read_text(encoding="utf-8"))}
+        tests = [test for test in self._tests if test.name.partition("::")[0] in found]
+        return sorted(tests, key=lambda test: len(test.hits))
 
 
 def _is_below(file: Path, starts: Iterable[str]) -> bool:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,11 +59,11 @@ class Outcome:
     seconds: float
     told: str  # the end of their output
 
-    @property
-    def failed_test(self) -> str:
-        """The first test that failed, if its name was printed."""
+    def failed_test(self, tests: Iterable[str]) -> str:
+        """The one of these tests that failed, if its name was printed."""
         lines = [line for line in self.told.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        return lines[0].split(" ")[1] if lines else ""
+        ends = [line.partition(" ")[2] + " " for line in lines]
+        return next((name for name in tests for end in ends if end.startswith(f"{name} ")), "")
 
 
 class Worker:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedhp.cluster.history import read_history
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 from fedhp.config import Experiment, parse
-from fedhp.engine.local import LocalExecutor
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.exchange import NeighborMixing
 from fedhp.graph import topology_from
 from fedhp.record.tensors import read_tensors

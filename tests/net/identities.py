@@ -37,6 +37,17 @@ UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 
+async def why_refused(
+    identity: Identity,
+    address: str,
+    *,
+    name: str | None,
+    error: grpc.aio.AioRpcError | None = None,
+) -> str:
+    """Why a call to this address failed, as text."""
+    return (await tls.cause_of(identity, address, name=name, error=error)).text
+
+
 def certificate(file: Path) -> x509.Certificate:
     """The certificate in a file."""
     return x509.load_pem_x509_certificate(file.read_bytes())

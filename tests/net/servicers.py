@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from fedhp.cluster.protocol.service_methods import COORDINATOR_SERVICE, PEER_SERVICE
+from fedhp.cluster.protocol.calls import COORDINATOR_SERVICE, PEER_SERVICE
 
 
 def add_service(server: Any, servicer: object) -> None:

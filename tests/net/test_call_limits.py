@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from fedhp.cluster.protocol import call_limits
-from fedhp.cluster.protocol.call_limits import CallLimits, LogThrottle
+from fedhp.cluster.protocol import calls as call_limits
+from fedhp.cluster.protocol.calls import CallLimits, LogThrottle
 from fedhp.cluster.protocol.guard import Refused
 
 

@@ -74,7 +74,7 @@ def stream(data: bytes, *, size: int = 50, encoding: str = "raw") -> Iterator[wi
 
 
 def received(chunks: Iterator[wire.Chunk], receiver: ModelReceiver | None = None) -> Row:
-    receiver = receiver or CODEC.receiver(("raw", "fp16", "int8"))
+    receiver = receiver or ModelReceiver(CODEC, ("raw", "fp16", "int8"))
     for chunk in chunks:
         receiver.push(chunk)
     return receiver.finish()
@@ -108,7 +108,7 @@ def test_the_stream_is_cut_announced_and_signed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(limits, "MODEL_CHUNK_BYTES", 100)
     row = row_of()
     encoded = CODEC.encode(row)
-    chunks = list(CODEC.chunks(encoded, ENVELOPE))
+    chunks = list(encoded.chunks(ENVELOPE))
     data = b"".join(chunk.data for chunk in chunks)
     assert len(data) == encoded.total == chunks[0].total
     assert all(len(chunk.data) == 100 for chunk in chunks[:-1])
@@ -170,7 +170,9 @@ def test_any_layout_survives_the_trip(shapes: list[list[int]], size: int) -> Non
     for encoding in ("raw", "fp16", "int8"):
         data = file_of(codec.encode(row, encoding))
         safetensors.numpy.load(data)
-        back = received(stream(data, size=size, encoding=encoding), codec.receiver((encoding,)))
+        back = received(
+            stream(data, size=size, encoding=encoding), ModelReceiver(codec, (encoding,))
+        )
         assert back.shape == row.shape
         assert back.dtype == np.float32
         np.testing.assert_allclose(back, row, atol=0.05)
@@ -205,11 +207,11 @@ def test_another_size_is_refused_at_the_first_chunk(total: int) -> None:
 
 def test_nothing_large_is_allocated_for_an_announcement() -> None:
     codec = ModelCodec(layout_with({"w": (50_000_000,)}))
-    largest = codec.max_file("raw")
+    largest = codec.max_file["raw"]
     tracemalloc.start()
     try:
         for total in (largest, largest + 1, 2**50):
-            receiver = codec.receiver()
+            receiver = ModelReceiver(codec)
             data = (2**62).to_bytes(8, "little") + b"{" * 1000
             assert refused(
                 iter([wire.Chunk(total=total, encoding="raw", data=data)]), receiver
@@ -221,10 +223,10 @@ def test_nothing_large_is_allocated_for_an_announcement() -> None:
 
 def test_a_model_is_received_into_one_buffer() -> None:
     codec = ModelCodec(layout_with({"w": (2_000_000,)}))
-    chunks = list(codec.chunks(codec.encode(row_of(codec)), ENVELOPE))
+    chunks = list(codec.encode(row_of(codec)).chunks(ENVELOPE))
     tracemalloc.start()
     try:
-        received(iter(chunks), codec.receiver())
+        received(iter(chunks), ModelReceiver(codec))
         assert tracemalloc.get_traced_memory()[1] < 8_000_000 + 2 * limits.MODEL_CHUNK_BYTES
     finally:
         tracemalloc.stop()
@@ -233,15 +235,20 @@ def test_a_model_is_received_into_one_buffer() -> None:
 @pytest.mark.parametrize("encoding", ["", "zip", "fp16", "topk", "RAW", "x" * 1000])
 def test_an_encoding_that_was_not_asked_for_is_refused(encoding: str) -> None:
     data = file_of(CODEC.encode(row_of()))
-    assert refused(stream(data, encoding=encoding), CODEC.receiver(("raw", "topk"))) == "encoding"
+    assert (
+        refused(stream(data, encoding=encoding), ModelReceiver(CODEC, ("raw", "topk")))
+        == "encoding"
+    )
 
 
 def test_topk_is_refused_where_nothing_is_known() -> None:
     delta = Delta(np.array([0], dtype="<u4"), np.array([1], dtype="<f4"))
     data = file_of(CODEC.encode_delta(delta))
-    receiver = CODEC.receiver(("raw", "topk"), known=row_of())
+    receiver = ModelReceiver(CODEC, ("raw", "topk"), known=row_of())
     assert received(stream(data, encoding="topk"), receiver)[0] == row_of()[0] + 1
-    assert refused(stream(data, encoding="topk"), CODEC.receiver(("raw", "topk"))) == "encoding"
+    assert (
+        refused(stream(data, encoding="topk"), ModelReceiver(CODEC, ("raw", "topk"))) == "encoding"
+    )
 
 
 def moved(table: dict[str, Any], *, by: int) -> None:
@@ -308,14 +315,14 @@ TEXTS: dict[str, bytes] = {
 @pytest.mark.parametrize("case", TEXTS)
 def test_a_header_that_is_no_table_is_refused(case: str) -> None:
     text = TEXTS[case]
-    assert len(text) <= CODEC.max_header("raw")
+    assert len(text) <= CODEC.max_header["raw"]
     data = len(text).to_bytes(8, "little") + text + b"\0" * CODEC.size("raw", 0)
     assert refused(stream(data)) == ("name" if case == "a number without end" else "header")
 
 
 def test_a_header_longer_than_ours_by_far_is_refused() -> None:
     data = file_of(CODEC.encode(row_of()))
-    long = CODEC.max_header("raw") + 1
+    long = CODEC.max_header["raw"] + 1
     for length in (0, 1, long, 2**63, 2**64 - 1):
         assert refused(stream(length.to_bytes(8, "little") + data[8:])) == "header"
 

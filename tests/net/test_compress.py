@@ -11,15 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedhp.cluster.protocol import model_exchange
+from fedhp.cluster.protocol import codec as model_exchange
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.codec import BadModel, Encoded, ModelCodec, ModelReceiver
-from fedhp.cluster.protocol.compression import row_digest
-from fedhp.cluster.protocol.model_exchange import (
+from fedhp.cluster.protocol.codec import (
+    BadModel,
+    Encoded,
     IncomingModels,
+    ModelCodec,
+    ModelReceiver,
     OutgoingModel,
     PeerCopies,
     ReaderCopies,
+    row_digest,
 )
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.quantize import LARGEST_FLOAT, LARGEST_HALF, Row, from_int8, to_half, to_int8
@@ -48,7 +51,7 @@ def walk(steps: int, *, size: float = 0.01, seed: int = 3) -> Iterator[Row]:
 
 
 def sent_over(encoded: Encoded, receiver: ModelReceiver) -> ModelReceiver:
-    for chunk in CODEC.chunks(encoded, ENVELOPE):
+    for chunk in encoded.chunks(ENVELOPE):
         receiver.push(chunk)
     return receiver
 
@@ -67,7 +70,7 @@ def pair(compression: str, share: float = 0.1) -> tuple[OutgoingModel, IncomingM
 
 
 def refused(data: bytes, encoding: str, known: Row | None = None) -> str:
-    receiver = CODEC.receiver((encoding,), known=known)
+    receiver = ModelReceiver(CODEC, (encoding,), known=known)
     digest = hashlib.sha256(data).digest()
     try:
         receiver.push(wire.Chunk(total=len(data), encoding=encoding, data=data, digest=digest))
@@ -355,7 +358,7 @@ def test_a_delta_of_another_count_than_announced_is_refused() -> None:
     data = with_pairs([3, 5, 999], [1, 2, 3])
     assert refused(data[:-8], "topk", np.zeros(WIDTH, np.float32)) == "shape"
     assert refused(data[:-4], "topk", np.zeros(WIDTH, np.float32)) == "size"
-    empty = CODEC.receiver(("topk",), known=np.ones(WIDTH, np.float32))
+    empty = ModelReceiver(CODEC, ("topk",), known=np.ones(WIDTH, np.float32))
     none = CODEC.encode_delta(Delta(DELTA.indices[:0], DELTA.values[:0]))
     assert sent_over(none, empty).finish().sum() == WIDTH
 

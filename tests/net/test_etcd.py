@@ -16,7 +16,7 @@ import pytest
 
 from fedhp.cluster.ledger.base import NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd import DRIFT, PART_BYTES, EtcdLedger, Leader, elapsed, find_leader
-from fedhp.cluster.ledger.etcd_client import EtcdClient, delete
+from fedhp.cluster.ledger.etcd_client import EtcdClient, delete, put
 from fedhp.seeds import Purpose, generator
 from net import etcd_support
 from net.etcd_support import Etcd, needs_etcd, running_etcd
@@ -202,8 +202,9 @@ def test_what_a_killed_writer_left_is_never_seen_and_is_removed(one: Etcd, run: 
         async with leading(one.url, run) as ledger:
             await ledger.commit(LARGE)
             assert len(await keys_of(one, run)) == 5
-            await ledger._put_part("0000-half", 0, b"half a state")
-            await ledger._put_part("ffff-half", 0, b"half a state")
+            for name in ("0000-half", "ffff-half"):
+                part = put(ledger._keys.part(name, 0), b"half a state")
+                await ledger._transact_as_leader(part)
         async with leading(one.url, run) as ledger:
             assert await ledger.committed() == LARGE
             await ledger.commit(b"next")

@@ -19,8 +19,6 @@ from fedhp.cluster.ledger.etcd_client import (
     EtcdClient,
     EtcdRefused,
     Item,
-    Login,
-    TlsFiles,
     encode_key,
     parse_etcd_url,
 )
@@ -43,8 +41,8 @@ def three(tmp_path: Path) -> Iterator[Etcd]:
 
 
 @contextlib.asynccontextmanager
-async def leading(url: str, *, login: Login | None = None) -> AsyncIterator[EtcdLedger]:
-    ledger = EtcdLedger(url, "r", lease_seconds=NEVER, login=login, insecure=True)
+async def leading(url: str) -> AsyncIterator[EtcdLedger]:
+    ledger = EtcdLedger(url, "r", lease_seconds=NEVER, insecure=True)
     try:
         await ledger.lead(name="c", address="127.0.0.1:1")
         yield ledger
@@ -218,12 +216,14 @@ def test_a_password_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(EtcdRefused, match=r"denies access.*user name is empty"):
             await client.get("one")
         await client.close()
-        wrong = EtcdLedger(etcd.url, "r", login=Login("root", "guess"), insecure=True)
+        monkeypatch.setenv("ETCDCTL_USER", "root:guess")
+        wrong = EtcdLedger(etcd.url, "r", insecure=True)
         with pytest.raises(EtcdRefused, match="denies access") as caught:
             await wrong.lead(name="c", address="")
         assert "guess" not in str(caught.value)
         await wrong.close()
-        async with leading(etcd.url, login=Login("root", "secret")) as ledger:
+        monkeypatch.setenv("ETCDCTL_USER", "root:secret")
+        async with leading(etcd.url) as ledger:
             await ledger.commit(b"one")
             ledger._client._token = "one.that.has.expired"
             await ledger.commit(b"two")
@@ -250,19 +250,22 @@ def test_tls_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "client-key": client.private_key_pem,
     }.items():
         blob.write_to_path(str(tmp_path / name))
-    own = {"certificate": tmp_path / "client", "key": tmp_path / "client-key"}
+
+    def use(authority: str, certificate: str = "", key: str = "") -> None:
+        for name, file in (("CACERT", authority), ("CERT", certificate), ("KEY", key)):
+            monkeypatch.setenv(f"ETCDCTL_{name}", str(tmp_path / file) if file else "")
 
     async def work(url: str) -> None:
         secure = url.replace("etcd://", "etcds://")
-        assert await find_leader(secure, "r", tls=TlsFiles(tmp_path / "ca", **own)) is None
+        use("other", "client", "client-key")
         with pytest.raises(EtcdRefused, match="cannot be trusted"):
-            await find_leader(secure, "r", tls=TlsFiles(tmp_path / "other", **own))
+            await find_leader(secure, "r")
+        use("ca")
         with pytest.raises(EtcdRefused, match="certificate"):
-            await find_leader(secure, "r", tls=TlsFiles(tmp_path / "ca"))
+            await find_leader(secure, "r")
+        use("ca", "client", "client-key")
         with pytest.raises((EtcdRefused, Unreachable)):
             await find_leader(url, "r", insecure=True)
-        for name, file in (("CACERT", "ca"), ("CERT", "client"), ("KEY", "client-key")):
-            monkeypatch.setenv(f"ETCDCTL_{name}", str(tmp_path / file))
         assert await find_leader(secure, "r") is None
 
     options = ("--cert-file", "server", "--key-file", "server-key", "--trusted-ca-file", "ca")
@@ -271,9 +274,10 @@ def test_tls_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         within(60, work(etcd.url))
 
 
-def test_tls_files_that_are_not_there(tmp_path: Path) -> None:
+def test_tls_files_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETCDCTL_CACERT", str(tmp_path / "nowhere.pem"))
     with pytest.raises(ConfigError, match="TLS files for etcd") as caught:
-        EtcdClient("etcds://h:1", tls=TlsFiles(tmp_path / "nowhere.pem"))
+        EtcdClient("etcds://h:1")
     assert "nowhere.pem" in str(caught.value)
 
 

@@ -21,10 +21,9 @@ from fedhp import files
 from fedhp.cluster.audit.invariants import check_invariants, find_pauses
 from fedhp.cluster.coordinator import coordinator as coordinator_module
 from fedhp.cluster.coordinator.conductor import MemberStatus
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState
 from fedhp.cluster.coordinator.phase import Phase
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
-from fedhp.cluster.coordinator.state import CoordinatorState
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.worker import model_store

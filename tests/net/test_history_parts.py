@@ -183,7 +183,8 @@ def test_a_log_file_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(logs, "LOG_BYTES", 10_000)
     log = tmp_path / "w0.log"
     with log.open("a") as stream:
-        handlers = [logs.set_up(who="w0", stream=stream), logs.bound_size(log)]
+        handlers = [logs.set_up(who="w0", stream=stream), logs.SizeBound(log)]
+        logging.getLogger(logs.ROOT).addHandler(handlers[1])
         try:
             for number in range(1000):
                 logging.getLogger("fedhp.worker").info("line %d", number)

@@ -598,3 +598,33 @@ def test_the_epoch_is_on_the_disk_before_anyone_hears_of_it(tmp_path: Path) -> N
             await ledger.close()
 
     run(work())
+
+
+def test_a_ledger_leads_once_and_never_after_its_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with leading(tmp_path) as ledger:
+            with pytest.raises(RuntimeError, match="only once"):
+                await ledger.lead(name="c", address="127.0.0.1:1")
+        unused = LocalLedger(tmp_path)
+        await unused.close()
+        with pytest.raises(RuntimeError, match="only once"):
+            await unused.lead(name="c", address="127.0.0.1:1")
+        assert not unused.leads()
+
+    run(work())
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_ledger_has_one_row(rows: int, tmp_path: Path) -> None:
+    written(tmp_path, STATE)
+    with contextlib.closing(sqlite3.connect(tmp_path / LEDGER_FILE)) as connection, connection:
+        if rows:
+            connection.execute("INSERT INTO ledger SELECT * FROM ledger")
+        else:
+            connection.execute("DELETE FROM ledger")
+    with pytest.raises(LedgerDamaged, match=f"{rows} valid rows, not 1"):
+        run(_read(tmp_path))
+
+
+async def _read(folder: Path) -> None:
+    await state_in(folder)

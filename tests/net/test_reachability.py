@@ -180,7 +180,7 @@ def test_the_status_and_the_metrics_name_them(certificates: Path, tmp_path: Path
             liar = start_attacker(federation, "w1", lost=(0,))
             await until(lambda: len(state.reachability) == 1)
             await federation.stop_worker("w2")
-            silent = state.conductor.by_name("w2")
+            silent = state.conductor.by_name.get("w2")
             assert silent is not None
             await until(
                 lambda: (
@@ -188,7 +188,7 @@ def test_the_status_and_the_metrics_name_them(certificates: Path, tmp_path: Path
                 )
             )
             target = operator.Target(federation.address, certificates)
-            reply = await asyncio.to_thread(operator.status, target)
+            reply = (await asyncio.to_thread(operator.leader_status, target)).reply
             facts = operator.status_json(reply)
             (member,) = facts["unreachable"]
             assert (member["name"], member["status"]) == ("w2", "suspect")

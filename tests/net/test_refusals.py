@@ -22,7 +22,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.security import tls
 from fedhp.cluster.security.identity import load_identity
-from fedhp.cluster.security.tls import AllowList, open_channel, why_refused
+from fedhp.cluster.security.tls import AllowList, open_channel
 from fedhp.errors import ConfigError, IdentityError
 from net.identities import (
     DENIED,
@@ -33,6 +33,7 @@ from net.identities import (
     run,
     serving,
     turned_away,
+    why_refused,
 )
 from waiting import PATIENCE
 
@@ -57,7 +58,7 @@ def test_the_words_of_a_server_that_says_why(ours: Path, theirs: Path) -> None:
         assert "refused the certificate of worker-1: it trusts another authority" in why
     with plain_server(server, asks_for(ours)) as (address, _):
         old = load_identity(ours, "old", now=LONG_AGO)
-        why = tls._try_handshake(old, parse_address(address, key=""), lambda shown: "").text
+        why = tls._try_handshake(old, parse_address(address, key=""), "server").text
         assert "certificate has expired" in why
         bare = ssl.create_default_context(cafile=ours / "ca.crt")
         bare.check_hostname = False

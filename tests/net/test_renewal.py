@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from fedhp.cluster.coordinator.service import CoordinatorService
-from fedhp.cluster.ledger.base import Unreachable
+from fedhp.cluster.ledger.base import SignedLedger, Unreachable
 from fedhp.cluster.ledger.local import LocalLedger
-from fedhp.cluster.ledger.signed import SignedLedger
 from fedhp.cluster.ops.operator import status_json
 from fedhp.cluster.protocol.message_checks import check_status_reply
 from fedhp.cluster.protocol.wire_pb2 import NextRequest, Order, StatusReply
@@ -21,12 +20,21 @@ from fedhp.cluster.security import renewal
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
-from fedhp.cluster.security.tls import AllowList, open_channel, peer_of, why_refused
+from fedhp.cluster.security.tls import AllowList, open_channel, peer_of
 from fedhp.cluster.worker import coordinator_client
 from fedhp.console.cluster import trouble_lines
 from net.fake_coordinator import FakeCoordinator
 from net.federation import Federation, experiment, start_federation
-from net.identities import LONG_AGO, TODAY, knock, make_certificates, run, serving, turned_away
+from net.identities import (
+    LONG_AGO,
+    TODAY,
+    knock,
+    make_certificates,
+    run,
+    serving,
+    turned_away,
+    why_refused,
+)
 from waiting import wait_until_async
 
 EXPIRED_DAYS = 30  # of validity from LONG_AGO on

@@ -102,7 +102,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(index=st.integers(0, WORKERS - 1))
     def beat(self, index: int) -> None:
         worker = self.workers[index]
-        member = self.conductor.by_name(worker.name)
+        member = self.conductor.by_name.get(worker.name)
         if not worker.alive:
             return
         if member is None or self.conductor.status(member, self.now) in (
@@ -117,7 +117,7 @@ class Protocol(RuleBasedStateMachine):
     def poll(self, index: int) -> None:
         """Next: tell the models, obey the epoch, advance or catch up, take the work."""
         worker = self.workers[index]
-        member = self.conductor.by_name(worker.name)
+        member = self.conductor.by_name.get(worker.name)
         if not worker.alive or member is None or member.left:
             return
         member.poll(models=worker.models, now=self.now)

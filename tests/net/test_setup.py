@@ -240,7 +240,7 @@ def test_a_module_that_was_changed_between_two_starts_is_refused(
                 True  # as if this machine's process still read its data
             )
             first = await start(federation, "w0", trust=("changed_model",))
-            await until(lambda: state.conductor.by_name("w0") is not None)
+            await until(lambda: state.conductor.by_name.get("w0") is not None)
             (module,) = load_trust(["changed_model"]).modules
             state.members.own_setup_known([SetupPart(f"{MODULE}changed_model", module.sha256)])
             file.write_text(OWN_MODEL.format(width=8, kind="Sigmoid"))
@@ -291,9 +291,7 @@ def test_a_standby_compares_with_the_same_reference() -> None:
     part = SetupPart(MODEL, "cc" * 32, "3 numbers", (1.5, -0.25))
     checks.say(1, Setup((part,), private=True))
     checks.settle([1])
-    before = CommittedState(
-        "ab" * 16, experiment(), INITIAL, setup=checks.reference(), private=(1,)
-    )
+    before = CommittedState("ab" * 16, experiment(), INITIAL, setup=checks.reference, private=(1,))
     after = CommittedState.from_bytes(before.to_bytes())
     assert (after.setup, after.private) == (before.setup, (1,))
     standby = SetupChecks(after.setup, private=after.private)

@@ -80,7 +80,7 @@ def test_the_first_plan_knows_the_slow_worker(sharing: bool) -> None:
         planner = RoundPlanner(planning_context(experiment, model_bits=8e6))
         speed = [slow, 8.0, 8.0, 8.0]
         assert not planner.links.known()
-        planner.learn_survey(
+        planner.learn_links(
             {
                 worker: [
                     link(peer, megabits=min(speed[worker], speed[peer]))

@@ -19,7 +19,7 @@ import pytest
 
 from fedhp.cluster.security import tls
 from fedhp.cluster.security.identity import load_identity
-from fedhp.cluster.security.tls import AllowList, open_channel, peer_of, why_refused
+from fedhp.cluster.security.tls import AllowList, open_channel, peer_of
 from fedhp.errors import IdentityError
 from net.identities import (
     DENIED,
@@ -34,6 +34,7 @@ from net.identities import (
     serving,
     sign,
     turned_away,
+    why_refused,
 )
 from waiting import PATIENCE
 

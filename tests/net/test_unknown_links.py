@@ -85,8 +85,8 @@ def test_where_nothing_fits_the_comparison_says_why(
 ) -> None:
     weights = replay.RunReplayer._weights
 
-    def wrong(self: Any, done: CommittedRound, planned: Any) -> csr_array:
-        mixed = weights(self, done, planned)
+    def wrong(self: Any, done: CommittedRound, planned: Any, number: int) -> csr_array:
+        mixed = weights(self, done, planned, number)
         return csr_array(np.eye(len(NAMES))) if done.attempt.round_index == LOST_ROUND else mixed
 
     monkeypatch.setattr(replay.RunReplayer, "_weights", wrong)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
+from fedhp.cluster.coordinator.context import Warnings
 from fedhp.cluster.coordinator.process.metrics import Metrics, Snapshot
-from fedhp.cluster.coordinator.warnings import Warnings
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ops import operator
 from fedhp.cluster.protocol import wire_pb2 as wire

@@ -13,8 +13,8 @@ import torch
 
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.exchange import NeighborMixing, PeerScoring
 from fedhp.graph import topology_from
 from net.fake_coordinator import FakeCoordinator
@@ -64,7 +64,7 @@ def test_three_rounds_have_the_bits_of_the_simulation(certificates: Path, tmp_pa
         steps = np.full(3, 3)
         training = engine.train(steps, round_index=round_index, learning_rate=0.1)
         estimates = engine.estimate(steps > 0, round_index=round_index)
-        mixed = engine.exchange(exchange, round_index=round_index)
+        mixed = exchange.carry_out(engine, round_index=round_index)
         engine.advance()
         tested = engine.evaluate()
         apart = dict(zip(map(tuple, mixed.links.tolist()), mixed.distance, strict=True))
@@ -93,7 +93,7 @@ def test_scoring_has_the_bits_of_the_simulation(certificates: Path, tmp_path: Pa
     peers = [[1, 2], [0, 2], [0, 1]]
     trained(engine)
     scoring = PeerScoring(np.array(peers), keep=1, samples=20, cost_per_candidate=0.1)
-    chosen = engine.exchange(scoring, round_index=1).selected
+    chosen = scoring.carry_out(engine, round_index=1).selected
     engine.advance()
 
     async def test() -> None:
@@ -354,7 +354,7 @@ def test_an_optimizer_begins_again_with_the_model_of_another(
     def simulate(round_index: int) -> bytes:
         """The digest of the model that worker 2 has after this round, alone."""
         engine.train(np.full(3, 3), round_index=round_index, learning_rate=0.1)
-        engine.exchange(NeighborMixing(topology_from(3, alone_only)), round_index=round_index)
+        NeighborMixing(topology_from(3, alone_only)).carry_out(engine, round_index=round_index)
         engine.advance()
         return digests(engine)[2]
 

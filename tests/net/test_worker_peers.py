@@ -18,8 +18,8 @@ from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import open_channel, server_credentials
 from fedhp.config import Experiment
 from fedhp.engine.executor import LocalTraining
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.engine.sharded import LocalExecutor
 from net.fake_coordinator import SOON, FakeCoordinator
 from net.federation import digests, experiment, final_model, run, start_federation
 from net.servicers import add_service
@@ -133,13 +133,13 @@ class Crossing:
         model = self._codec.encode(np.zeros(self._codec.width, np.float32))
         identity = load_identity(self._coordinator.certificates, "w1")
         async with open_channel(identity, self._coordinator.addresses["w0"], name="w0") as channel:
-            mine_too = self._codec.chunks(model, envelope())
+            mine_too = model.chunks(envelope())
             swap = PeerStub(channel).Swap(mine_too)
             try:
                 _ = [chunk async for chunk in swap]
             except grpc_error() as error:
                 self.refusal = str(error.details())
-        for chunk in self._codec.chunks(model, envelope()):
+        for chunk in model.chunks(envelope()):
             await context.write(chunk)
 
 
@@ -187,7 +187,7 @@ class Poisoner:
         asked = request.envelope
         envelope = self._envelopes.make(run=asked.run, attempt=Attempt.from_envelope(asked))
         # The public way refuses to send such a model.
-        for chunk in self._codec.chunks(self._codec._encoded("raw", [row]), envelope):
+        for chunk in self._codec._encoded("raw", [row]).chunks(envelope):
             await context.write(chunk)
 
 

@@ -45,7 +45,7 @@ def rounds() -> list[Round]:
         steps = loop.rounds()
         for round_index in range(1, 5):
             planned = loop._plan().planned  # algorithms are pure: nothing is changed
-            assert planned.round_index == round_index
+            assert planned.observation.round_index == round_index
             before = engine.shard.rows.models.double().numpy().copy()
             record = next(steps)
             seen.append(

@@ -16,7 +16,7 @@ from fedhp.algorithms.base import Algorithm
 from fedhp.algorithms.pens import PENS
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import LocalTraining
-from fedhp.engine.local import LocalExecutor
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.exchange import DirectedMixing, NeighborMixing, Scoring
 from fedhp.graph import mixing_matrix, topology_from
 from fedhp.learn.params import Replica

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedhp.config import Experiment, parse
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import prepare
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.tables import merge_tables
 
 BASE: dict[str, Any] = {

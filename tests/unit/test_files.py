@@ -36,10 +36,12 @@ def test_a_file_is_replaced_or_not(tmp_path: Path, shared: bool) -> None:
     write_file(path, b"two", shared=shared)
     with pytest.raises(FileExistsError):
         write_file(path, b"three", replace=False, shared=shared)
-    write_parts(tmp_path / "y", [b"a", memoryview(b"bc")], replace=False, shared=shared)
+    write_file(tmp_path / "y", b"new", replace=False, shared=shared)
+    write_parts(tmp_path / "z", [b"a", memoryview(b"bc")])
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
         "x": b"two",
-        "y": b"abc",
+        "y": b"new",
+        "z": b"abc",
     }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhp.graph import topology_from
-from fedhp.timing import Network, slowest_link, steps_within, timing
+from fedhp.timing import Lines, Network, slowest_link, steps_within, timing
 
 LINKS = np.array([[0, 1], [0, 2], [1, 2]])
 
@@ -85,3 +85,31 @@ def test_timing_without_workers() -> None:
     round_timing = timing(np.ones(2), np.ones(2), np.zeros(2, dtype=np.bool_))
     assert (round_timing.round_time, round_timing.mean_waiting_time) == (0.0, 0.0)
     assert np.isnan(round_timing.worker_time).all()
+
+
+PULLS = np.array([[0, 1], [0, 2], [1, 2]])  # (receiver, sender)
+LINES = Lines(up=np.array([1.0, 2.0, 4.0]), down=np.array([8.0, 2.0, 4.0]))
+
+
+def test_a_pull_uses_the_senders_uplink_and_the_receivers_downlink() -> None:
+    """Both directions at once go at 1, 2 and 4 Mbit/s: the uplink of worker 0 is its slower one,
+    so it receives at 8 Mbit/s."""
+    network = Network(np.array([1e6, 2e6, 4e6]), 8e6, lines=LINES)
+    assert network.link_rate(PULLS, directed=True).tolist() == [2e6, 4e6, 2e6]
+    assert network.link_rate(PULLS[:, ::-1], directed=True).tolist() == [1e6, 1e6, 2e6]
+    assert network.link_rate(PULLS).tolist() == [1e6, 1e6, 2e6]
+
+
+def test_pulls_share_only_the_direction_that_they_use() -> None:
+    """Worker 0 receives twice, worker 2 sends twice."""
+    network = Network(np.array([1e6, 2e6, 4e6]), 8e6, sharing=True, lines=LINES)
+    assert network.link_rate(PULLS, directed=True).tolist() == [2e6, 2e6, 2e6]
+    slow = Network(np.array([0.25e6, 2e6, 4e6]), 8e6, sharing=True, lines=LINES)
+    assert slow.link_rate(PULLS, directed=True).tolist() == [1e6, 1e6, 2e6]
+
+
+def test_a_pull_over_a_line_of_its_own() -> None:
+    """The factor of the slower end of a link is in its bandwidth already."""
+    bandwidth = np.array([[9.0, 1.0, 3.0], [1.0, 9.0, 6.0], [3.0, 6.0, 9.0]]) * 1e6
+    network = Network(bandwidth, 8e6, lines=LINES)
+    assert network.link_rate(PULLS, directed=True).tolist() == [2e6, 12e6, 6e6]

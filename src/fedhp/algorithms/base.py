@@ -104,6 +104,8 @@ class Observation:
     epoch_steps: IntArray | None = None
     # Links that do not work, the lower worker first; on the network only.
     avoid: frozenset[Pair] = frozenset()
+    # Workers that have delivered into the box since it was read last; of a turn only, rising.
+    received: tuple[int, ...] = ()
 
     def fixed_steps(self, steps: int) -> IntArray:
         """[N] so many steps, or the local epochs, of every available worker; 0 of the others."""

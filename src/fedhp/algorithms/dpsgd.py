@@ -21,7 +21,6 @@ from fedhp.graph import MixingRule, among, ring_over, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.topologies import ADDED_NAMES
 from fedhp.types import (
-    BoolArray,
     Decision,
     IntArray,
     LinkVerdict,
@@ -29,7 +28,6 @@ from fedhp.types import (
     Reports,
     StepReason,
     StepRule,
-    Topology,
 )
 
 Neighbors: TypeAlias = Literal["ring", "base"]
@@ -142,7 +140,8 @@ def mixing_plan(
         topology = among(observation.topology, observation.available)
         verdict = LinkVerdict.SCHEDULED if observation.changing else LinkVerdict.FIXED
     else:
-        topology = present_ring(order, observation.available)
+        # The ring over the available workers, in the drawn order.
+        topology = topology_from(len(order), ring_over(order[observation.available[order]]))
     links = topology.links
     return Plan(
         exchange=NeighborMixing(topology, weights),
@@ -154,8 +153,3 @@ def mixing_plan(
             rule=rule,
         ),
     )
-
-
-def present_ring(order: IntArray, available: BoolArray) -> Topology:
-    """The ring over the available workers, in the drawn order."""
-    return topology_from(len(order), ring_over(order[available[order]]))

@@ -10,31 +10,39 @@ from typing import Any
 
 import numpy as np
 
-from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, rule_of
+from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, rule_of, traits_of
 from fedhp.errors import BadPlan, definition_place
-from fedhp.exchange.base import check_exchange
-from fedhp.exchange.checks import Unusable, as_array, check_links, is_number, is_whole, kind_of
-from fedhp.exchange.mailbox import check_action
-from fedhp.types import Action, Decision, LinkVerdict, Plan, Reports
+from fedhp.exchange.base import (
+    Unusable,
+    as_array,
+    check_exchange,
+    check_links,
+    is_number,
+    is_whole,
+    kind_of,
+)
+from fedhp.exchange.mailbox import Here, check_action
+from fedhp.rule import Rule
+from fedhp.types import Action, BoolArray, Decision, LinkVerdict, Plan, Reports
 
 MOST_STEPS = 1_000_000  # of one worker in one round
+PLAIN_RULE = Rule()
 
 
 def next_plan(
     algorithm: Algorithm,
     state: Any,
     *,
+    rule: Rule = PLAIN_RULE,
     observation: Observation,
     reports: Reports,
     on_network: bool = False,
 ) -> tuple[Any, Plan]:
-    """The algorithm's next state and plan, checked."""
+    """The algorithm's next state and plan, checked. rule: of its workers."""
     answer: Any = algorithm.plan(state, observation, reports)
     try:
         _check_answer(answer, Plan, "plan")
-        _check_plan(answer[1], len(observation.available))
-        _check_rule(answer[1], algorithm)
-        _check_present(answer[1], observation)
+        _check_plan(answer[1], rule, observation.available)
         if on_network:
             answer[1].exchange.check_network()
     except Unusable as unusable:
@@ -49,7 +57,15 @@ def next_action(
     answer: Any = algorithm.act(state, worker, observation, turn=turn)
     try:
         _check_answer(answer, Action, "act")
-        _check_action(answer[1], worker, len(observation.available))
+        traits = traits_of(algorithm)
+        here = Here(
+            worker,
+            len(observation.available),
+            rule_of(algorithm),
+            mailbox=traits.mailbox,
+            fragments=traits.fragments,
+        )
+        _check_action(answer[1], here)
     except Unusable as unusable:
         raise _bad_plan(algorithm, "act", observation, unusable) from None
     return answer[0], answer[1]
@@ -75,7 +91,8 @@ def _check_answer(answer: Any, kind: type[Plan] | type[Action], method: str) -> 
     raise Unusable(f"{method}() returned {got}", f"(state, {kind.__name__})")
 
 
-def _check_plan(plan: Plan, workers: int) -> None:
+def _check_plan(plan: Plan, rule: Rule, here: BoolArray) -> None:
+    workers = len(here)
     _check_work(plan, workers)
     check_exchange(plan.exchange, plan, workers)
     _check_decision(plan.decision, workers)
@@ -86,6 +103,20 @@ def _check_plan(plan: Plan, workers: int) -> None:
                 f"estimate is {estimate.dtype} of the shape {estimate.shape}",
                 f"None, or booleans, one for each of the {workers} workers",
             )
+    # What travels with the models is known before the first round: the class declares it.
+    plan.exchange.check_rule(rule)
+    if plan.estimate is not None and rule.acts():
+        raise Unusable(
+            "its plan has estimate, and its rule sends or receives",
+            "None: what is trained is not what travels",
+        )
+    # Who is away neither trains nor exchanges anything.
+    if plan.local_steps is not None and len(away := np.flatnonzero(~here & (plan.local_steps > 0))):
+        raise Unusable(
+            f"it plans {int(plan.local_steps[away[0]])} steps for worker {away[0]}, which is away",
+            "0 steps for workers that are not available",
+        )
+    plan.exchange.check_present(here)
 
 
 def _check_work(plan: Plan, workers: int) -> None:
@@ -117,31 +148,6 @@ def _check_step_count(count: int, worker: int) -> None:
         )
 
 
-def _check_present(plan: Plan, observation: Observation) -> None:
-    """Who is away neither trains nor exchanges anything."""
-    here = observation.available
-    steps = np.zeros_like(here) if plan.local_steps is None else plan.local_steps
-    working = np.flatnonzero(~here & (steps > 0))
-    if len(working):
-        worker = int(working[0])
-        raise Unusable(
-            f"it plans {int(steps[worker])} steps for worker {worker}, which is away",
-            "0 steps for workers that are not available",
-        )
-    plan.exchange.check_present(here)
-
-
-def _check_rule(plan: Plan, algorithm: Any) -> None:
-    """What travels with the models is known before the first round: the class declares it."""
-    rule = rule_of(algorithm)
-    plan.exchange.check_rule(rule)
-    if rule.acts() and plan.estimate is not None:
-        raise Unusable(
-            "its plan has estimate, and its rule sends or receives",
-            "None: what is trained is not what travels",
-        )
-
-
 def _check_decision(decision: Any, workers: int) -> None:
     if not isinstance(decision, Decision):
         raise Unusable(f"the decision of its plan is {kind_of(decision)}", "a fedhp.Decision")
@@ -165,19 +171,17 @@ def _check_decision(decision: Any, workers: int) -> None:
         raise Unusable(
             f"pace_setter of its decision is {setter!r}", f"None, or a worker 0 to {workers - 1}"
         )
-    if not isinstance(decision.facts, Mapping) or not all(
-        is_number(value) for value in decision.facts.values()
-    ):
+    if not isinstance(decision.facts, Mapping) or not all(map(is_number, decision.facts.values())):
         raise Unusable(
             f"facts of its decision is {decision.facts!r}", "a table of names and numbers"
         )
 
 
-def _check_action(action: Action, worker: int, workers: int) -> None:
+def _check_action(action: Action, here: Here) -> None:
     if not is_whole(action.local_steps):
         raise Unusable(
-            f"it plans {action.local_steps!r} steps for worker {worker}",
+            f"it plans {action.local_steps!r} steps for worker {here.worker}",
             f"a whole number from 0 to {MOST_STEPS}",
         )
-    _check_step_count(int(action.local_steps), worker)
-    check_action(action, worker, workers)
+    _check_step_count(int(action.local_steps), here.worker)
+    check_action(action, here)

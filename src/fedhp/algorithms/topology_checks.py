@@ -13,6 +13,7 @@ from fedhp.algorithms.base import (
     Federation,
     Selective,
     built_ins,
+    rule_of,
     traits_of,
 )
 from fedhp.components import is_dotted
@@ -35,15 +36,41 @@ def check_topology(
 ) -> None:
     """Refuse a topology that the algorithm does not follow, or that would fall apart.
     recorded_away: workers that are away at some time of world.trace."""
+    traits = traits_of(algorithm)
+    if rule_of(algorithm).per_link():
+        changes = federation.changing is not None and traits.uses_topology
+        _check_per_link(experiment, changes, recorded_away)
     if isinstance(algorithm, Selective):
         algorithm.check_experiment(experiment, federation)
-    traits = traits_of(algorithm)
     if not traits.uses_topology:
         return
     if federation.changing is not None and not traits.follows_changes:
         _refuse_changing(experiment)
     if experiment.topology.name == "star":
         _check_center(experiment, recorded_away)
+
+
+def _check_per_link(experiment: Experiment, changes: bool, recorded_away: Collection[int]) -> None:
+    """A worker keeps the last message of each neighbor: the links have to stay."""
+    world, name = experiment.world, experiment.algorithm.name
+    values = {
+        "topology.name": f"is {experiment.topology.name!r}" if changes else "",
+        "world.away": f"worker {world.away[0].worker} is away at times" if world.away else "",
+        "world.away_probability": f"is {away:g}" if (away := world.away_probability) else "",
+        "world.availability_trace": "workers are away at times" if world.availability_trace else "",
+        "world.trace": f"worker {min(recorded_away)} is away at times" if recorded_away else "",
+    }
+    for key, value in values.items():
+        if value:
+            raise ConfigError(
+                f"{value}, but the workers of {name!r} pass on what they have heard over each "
+                "link, and links would come and go",
+                key=key,
+                allowed="a fixed topology and workers that are always there, with this algorithm",
+                fix="choose a fixed topology, such as 'star'"
+                if key == "topology.name"
+                else f"remove {key}, or choose another algorithm",
+            )
 
 
 def _refuse_changing(experiment: Experiment) -> None:

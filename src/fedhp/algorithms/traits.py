@@ -31,7 +31,10 @@ class Traits:
     local_work: bool = True  # training.local_steps or local_epochs changes its plans
     own_steps: str = ""  # its setting that replaces both, if set
     group_average: bool = False  # plans have a GroupAverage, for which workers keep more state
-    fragments: int = 1  # of the model, that group averages take in turn
+    fragments: int = 1  # of the model, that group averages take in turn, or that are delivered
+    # How turns end: meetings of two; deliveries into boxes, which keep the newest of each sender,
+    # keep it until it is read once, or add them; or groups that average.
+    mailbox: Literal["meet", "newest", "once", "sum", "group"] = "meet"
     scoring: ScoringTraits | None = None  # of the plans with PeerScoring
     single_steps: bool = False  # every turn is one step, from one shared model
     serves: Literal["model", "average"] = "model"  # of asynchronous workers

@@ -103,7 +103,7 @@ def _call(arguments: list[str]) -> int:
     from fedhp.cli.parameters import remove_unused_folders, say
 
     log = logging.getLogger("fedhp")
-    before = log.handlers[:], log.level, log.propagate
+    handlers, level, propagate = log.handlers[:], log.level, log.propagate
     if sys.stderr.isatty():
         log.addHandler(_NoteHandler())
     try:
@@ -130,23 +130,16 @@ def _call(arguments: list[str]) -> int:
         say(f"error: {failure}", error=True)
         return failure.exit_code
     finally:
-        _restore(log, *before)
+        # The log is left as it was, for those who call commands from Python.
+        log.handlers[:], log.propagate = handlers, propagate
+        log.setLevel(level)
         remove_unused_folders()
-
-
-def _restore(
-    log: logging.Logger, handlers: list[logging.Handler], level: int, propagate: bool
-) -> None:
-    """Leave the log as it was, for those who call commands from Python."""
-    log.handlers[:], log.propagate = handlers, propagate
-    log.setLevel(level)
 
 
 class _NoteHandler(logging.Handler):
     """Prints notes in a terminal, unless there is a log that has them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one note."""
         from fedhp.cli.parameters import say
 
         if not logging.getLogger().handlers:
@@ -158,9 +151,8 @@ CLUSTER_PACKAGES = ("cryptography", "google", "grpc", "prometheus_client")
 
 def _missing_extra(error: BaseException) -> FedhpError | None:
     """The error of a network command in an installation without the packages that it needs."""
-    if not isinstance(error, ModuleNotFoundError):
-        return None
-    package = (error.name or "").partition(".")[0]
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    package = (missing or "").partition(".")[0]
     if package not in CLUSTER_PACKAGES:
         return None
     return FedhpError(

@@ -26,15 +26,15 @@ from fedhp.cli.commands.tune import tune
 from fedhp.cli.commands.whatif import whatif
 from fedhp.cli.commands.worker import worker
 from fedhp.cli.help import CommandApp
-from fedhp.cli.parameters import option
+from fedhp.cli.parameters import shared_option
 
 app = CommandApp(help="Decentralized federated learning among unequal participants.")
-for command in (demo, init, run, compare, sweep, tune, reproduce):
+for command in (
+    *(demo, init, run, compare, sweep, tune, reproduce),
+    *(show, dash, explain, whatif, report, export),
+    *(coordinator, worker, doctor),
+):
     app.command()(command)
-for reading_command in (show, dash, explain, whatif, report, export):
-    app.command()(reading_command)
-for network_command in (coordinator, worker, doctor):
-    app.command()(network_command)
 app.add_typer(data_app, name="data")
 app.add_typer(certs_app, name="certs")
 app.add_typer(cluster_app, name="cluster")
@@ -49,7 +49,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, option("Show the version and exit.", "--version", callback=_version, is_eager=True)
+        bool,
+        shared_option(
+            "", "Show the version and exit.", "--version", callback=_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Decentralized federated learning among unequal participants."""

@@ -43,10 +43,7 @@ class _HelpFormatter(_Formatter):  # type: ignore[misc]
             self.write("\n" * (number > 0) + self._indented(lines, self.current_indent))
 
     def write_dl(
-        self,
-        rows: Sequence[tuple[str, str]],
-        col_max: int = WIDEST_TERM,
-        col_spacing: int = INDENT,
+        self, rows: Sequence[tuple[str, str]], col_max: int = WIDEST_TERM, col_spacing: int = INDENT
     ) -> None:
         # The type of an argument, which some versions of typer add, says nothing new.
         terms = [(re.sub(r"(?<=\S) <[^<>]*>$", "", term), text) for term, text in rows]
@@ -78,8 +75,6 @@ class _HelpContext(_Context):  # type: ignore[misc]
 
 
 class HelpCommand(TyperCommand):
-    """A command whose help fits the terminal."""
-
     context_class = _HelpContext
 
 
@@ -89,7 +84,6 @@ class HelpGroup(TyperGroup):
     context_class = _HelpContext
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands and the first sentence of their help."""
         rows = []
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)
@@ -100,8 +94,6 @@ class HelpGroup(TyperGroup):
 
 
 class CommandApp(typer.Typer):
-    """The commands of one group."""
-
     def __init__(self, *, help: str) -> None:
         super().__init__(
             cls=HelpGroup,
@@ -113,5 +105,4 @@ class CommandApp(typer.Typer):
         )
 
     def command(self, *arguments: Any, **options: Any) -> Callable[[Any], Any]:
-        """As in typer."""
         return super().command(*arguments, cls=HelpCommand, **options)

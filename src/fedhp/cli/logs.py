@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedhp.cli.parameters import option, suggest
-from fedhp.errors import ConfigError
-from fedhp.tables import COMMAND_LINE
+from fedhp.cli.parameters import shared_option, suggest, wrong_option
+from fedhp.errors import FedhpError, combine_errors
 
 if TYPE_CHECKING:
     from fedhp.sinks.follow import LogFollower
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 Log = Annotated[
     list[str] | None,
-    option(
+    shared_option(
+        "SINK[:PATH]",
         "Also log to tensorboard, mlflow or wandb (offline), in local files. May be repeated.",
         "--log",
-        metavar="SINK[:PATH]",
     ),
 ]
-PerWorker = Annotated[bool, option("With --log: log every worker's numbers too.", "--per-worker")]
+PerWorker = Annotated[
+    bool, shared_option("", "With --log: log every worker's numbers too.", "--per-worker")
+]
 
 
 def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log") -> list[LogTarget]:
@@ -29,10 +31,9 @@ def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log")
     from fedhp.sinks.targets import parse_targets
 
     if per_worker and not log:
-        raise ConfigError(
+        raise wrong_option(
+            "--per-worker",
             f"has no effect without {option}",
-            key="--per-worker",
-            source=COMMAND_LINE,
             allowed=f"--per-worker together with {option}",
             fix=f"add {option} tensorboard, for example, or remove --per-worker",
         )
@@ -47,9 +48,16 @@ def follow(folder: Path, targets: list[LogTarget], *, per_worker: bool) -> LogFo
 
 
 def suggest_viewing(folder: Path, targets: list[LogTarget]) -> None:
-    """Print the commands that show the logs."""
     if targets:
         suggest(
             "logged; to look at it:",
             [target.load().viewing(folder, target.path) for target in targets],
         )
+
+
+def end_of_runs(logs: LogFollower, errors: Sequence[FedhpError], *, as_json: bool) -> None:
+    """After the results of many runs: how to see their logs, and what failed."""
+    if not as_json:
+        suggest_viewing(logs.folder, logs.working)
+    if errors:
+        raise combine_errors(errors)

@@ -25,27 +25,42 @@ MOST_SEEDS = 10_000
 _reserved: list[Path] = []  # folders that choose_folder made for this command
 
 
-def option(text: str, *names: str, **settings: Any) -> Any:
-    """An option of a command, with its help text."""
-    return typer.Option(*names, help=text, **settings)
+def shared_option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
+    """An option of several commands, for Annotated; `metavar` stands for its value in the help."""
+    return typer.Option(*names, help=text, metavar=metavar or None, **settings)
 
 
-def argument(text: str, **settings: Any) -> Any:
-    """An argument of a command, with its help text."""
-    return typer.Argument(help=text, **settings)
+def shared_argument(metavar: str, text: str) -> Any:
+    """An argument of several commands, for Annotated."""
+    return typer.Argument(help=text, metavar=metavar)
 
 
-ExperimentFile = Annotated[Path, argument("The experiment file.", metavar="EXPERIMENT.toml")]
+def option(metavar: str, text: str, *names: str, default: Any = None, **settings: Any) -> Any:
+    """An option of one command; a default of ... means that it must be given."""
+    return typer.Option(default, *names, help=text, metavar=metavar or None, **settings)
+
+
+def flag(text: str, name: str) -> Any:
+    """An option without a value."""
+    return typer.Option(False, name, help=text)
+
+
+def argument(metavar: str, text: str, *, default: Any = None) -> Any:
+    """An argument of one command."""
+    return typer.Argument(default, help=text, metavar=metavar)
+
+
+ExperimentFile = Annotated[Path, shared_argument("EXPERIMENT.toml", "The experiment file.")]
 Overrides = Annotated[
-    list[str] | None, argument("Settings that override those in the file.", metavar="key=value")
+    list[str] | None, shared_argument("key=value", "Settings that override those in the file.")
 ]
 Out = Annotated[
-    Path | None,
-    option("Folder to write to. Default: runs/NAME-1, runs/NAME-2, ...", "--out", metavar="DIR"),
+    Path | None, shared_option("DIR", "Folder to write to. Default: runs/NAME-1, runs/NAME-2, ...")
 ]
 Resume = Annotated[
     bool,
-    option(
+    shared_option(
+        "",
         "Continue the runs in the folder. The results are bit-identical to those without an "
         "interruption.",
         "--resume",
@@ -53,39 +68,40 @@ Resume = Annotated[
 ]
 Seeds = Annotated[
     str | None,
-    option(
+    shared_option(
+        "LIST",
         "Seeds and ranges, separated by commas, such as 0-9 or 0-4,7. "
         "Default: compare.seeds in the file.",
-        "--seeds",
-        metavar="LIST",
     ),
 ]
 Ray = Annotated[
     str | None,
-    option(
+    shared_option(
+        "ADDRESS",
         "Spread the runs over Ray: HOST:PORT of a cluster, auto for the cluster on this "
         "machine, or local to start one.",
-        "--ray",
-        metavar="ADDRESS",
     ),
 ]
 Jobs = Annotated[
-    int | None, option("Runs at the same time. Default: one per core.", metavar="N", min=1)
+    int | None, shared_option("N", "Runs at the same time. Default: one per core.", min=1)
 ]
 TrustedModules = Annotated[
     list[str] | None,
-    option(
-        "Let the run folder use parts of this module of yours; may be repeated.",
-        "--trust",
-        metavar="MODULE",
+    shared_option(
+        "MODULE", "Let the run folder use parts of this module of yours; may be repeated."
     ),
 ]
-Json = Annotated[bool, option("Print one JSON object on standard output.", "--json")]
+Json = Annotated[bool, shared_option("", "Print one JSON object on standard output.", "--json")]
 
 
 def redirect_user_prints(as_json: bool) -> AbstractContextManager[object]:
     """Send what the user's own code prints to standard error, so that stdout is only JSON."""
     return redirect_stdout(sys.stderr) if as_json else nullcontext()
+
+
+def wrong_option(name: str, problem: str, *, allowed: str, fix: str) -> ConfigError:
+    """The error of an option's value."""
+    return ConfigError(problem, key=name, source=COMMAND_LINE, allowed=allowed, fix=fix)
 
 
 def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:
@@ -126,7 +142,6 @@ def choose_folder(out: Path | None, experiment: Path, *, resume: bool) -> Path:
 
 
 def remove_unused_folders() -> None:
-    """Remove the folders that choose_folder made and nothing was written to."""
     for folder in sorted(_reserved, key=lambda folder: len(folder.parts), reverse=True):
         with suppress(OSError):  # it has files, or is gone
             folder.rmdir()
@@ -259,10 +274,9 @@ def parse_seeds(text: str, *, option: str = "--seeds") -> list[int]:
 
 def _wrong_seeds(text: str, reason: str, option: str) -> ConfigError:
     shown = text if len(text) <= 60 else text[:57] + "..."
-    return ConfigError(
+    return wrong_option(
+        option,
         f"{shown!r} is not a list of seeds{reason}",
-        key=option,
-        source=COMMAND_LINE,
         allowed="whole numbers from 0 to 4294967295 and ranges of them, separated by commas, "
         f"at most {MOST_SEEDS}",
         fix=f"write {option} 0,1,2 or {option} 0-9",

@@ -18,7 +18,6 @@ class StopRequest:
         self._before: dict[int, object] = {}
 
     def __call__(self) -> bool:
-        """Whether a stop was requested."""
         return self._flag.is_set()
 
     def __enter__(self) -> StopRequest:

@@ -19,5 +19,5 @@ CIPHERS_SETTING = "GRPC_SSL_CIPHER_SUITES"
 RSA_ONLY = "ECDHE-RSA-AES256-GCM-SHA384"
 TLS13_ONLY = "grpc" not in sys.modules or os.environ.get(CIPHERS_SETTING) == RSA_ONLY
 os.environ[CIPHERS_SETTING] = RSA_ONLY
-# gRPC's own log lines about refused handshakes do not help users; tls.why_refused does.
+# gRPC's own log lines about refused handshakes do not help users; tls.cause_of does.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -8,7 +8,7 @@ which earlier releases, or runs of another kind, leave out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
 from fedhp.cluster.history import DROPPED, LEFT_OUT
@@ -29,11 +29,13 @@ class Event:
         """What the line says, apart from when and who."""
         facts: dict[str, Any] = {}
         for name, value in vars(self).items():
+            if value is None:
+                continue
             if isinstance(value, Attempt):
                 facts.update(value.to_facts())
-            elif isinstance(value, Mapping):
+            elif isinstance(value, dict):
                 facts.update(value)
-            elif value is not None:
+            else:
                 facts[name] = value
         return facts
 
@@ -138,7 +140,7 @@ class Began(Event, event="attempt"):
     attempt: Attempt
     participants: Sequence[int]
     deadline: float  # s
-    exchange: Mapping[str, object]  # what the record does not say of it: enough to repeat it
+    exchange: dict[str, Any]  # what the record does not say of it: enough to repeat it
     restarted: Sequence[int] | None = None  # who begins again; group averages only
     back_to: Sequence[int] | None = None  # the attempt that everyone goes back to
 
@@ -154,6 +156,7 @@ class Reported(Event, event="report"):
     during: int | None = None
     consensus: str | None = None
     lost: Sequence[int] | None = None  # peers whose model it did not get
+    lost_at: Sequence[int] | None = None  # from which exchange on, if not in any of the round
 
 
 class Failed(Event, event="failed"):
@@ -377,7 +380,7 @@ class CaughtUp(Event, event="caught_up"):
 
     attempt: Attempt
     peer: str
-    position: Mapping[str, object]  # of its batches, where it has any
+    position: dict[str, Any]  # of its batches, where it has any
 
 
 class Trained(Event, event="trained"):

@@ -71,18 +71,14 @@ class History:
 
     def append(self, event: str, facts: Mapping[str, Any]) -> None:
         """Append a line about an event of this kind."""
-        line = self._line(event, facts)
-        if (attempt := _attempt_of(line)) is not None:
-            self._tries = max(self._tries, attempt[2])
-        self._unwritten += _encoded(line)
+        common = {"at": time.time(), "who": self.name, "process": os.getpid(), "event": event}
+        if "attempt" in facts:
+            self._tries = max(self._tries, facts["attempt"])
+        self._unwritten += json.dumps({**common, **facts}).encode() + b"\n"
         with contextlib.suppress(StorageFull):
             self.flush()
             if self._size > PART_BYTES:
                 self._begin_part()
-
-    def _line(self, event: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-        common = {"at": time.time(), "who": self.name, "process": os.getpid(), "event": event}
-        return {**common, **facts}
 
     @property
     def waits_for_space(self) -> bool:
@@ -130,8 +126,9 @@ class History:
         known = [attempt for line in lines if (attempt := _attempt_of(line)) is not None]
         epoch, round_, number = max(known, key=lambda last: (last[1], last[0]), default=(0, 0, 0))
         count = len(lines) - len(lasting) - len(earlier) + sum(line["lines"] for line in earlier)
+        common = {"at": time.time(), "who": self.name, "process": os.getpid(), "event": DROPPED}
         facts = {"epoch": epoch, "round": round_, "attempt": number}
-        summary = self._line(DROPPED, {**facts, "lines": count, "parts": place})
+        summary = {**common, **facts, "lines": count, "parts": place}
         _write_lines(self._path.with_name(f"{self._path.name}.0"), [*lasting, summary])
         oldest.unlink()
 
@@ -190,11 +187,8 @@ def _is_plain(path: Path) -> bool:
 
 
 def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    write_file(path, b"".join(map(_encoded, lines)), mode=PRIVATE_FILE)
-
-
-def _encoded(line: Mapping[str, Any]) -> bytes:
-    return json.dumps(line).encode() + b"\n"
+    content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    write_file(path, content, mode=PRIVATE_FILE)
 
 
 def _attempt_of(line: Mapping[str, Any]) -> _Attempt | None:

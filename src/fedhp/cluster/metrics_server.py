@@ -34,7 +34,6 @@ class Health(NamedTuple):
 
 
 def expiry_metric(certificates: Mapping[str, float]) -> GaugeMetricFamily:
-    """How long certificates are still valid."""
     family = GaugeMetricFamily(
         "fedhp_certificate_expiry_seconds",
         "Seconds until the certificate of this machine, or of one that connected, expires.",
@@ -90,8 +89,6 @@ class MetricsServer:
         return page
 
     def _look_up(self) -> Health:
-        """Brings the metrics up to date, in the event loop's thread."""
-
         async def update() -> Health:
             return self._update()
 

@@ -11,20 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedhp.components import from_validation
+from fedhp.config import rules
 from fedhp.config.origins import UNKNOWN, Origins, covers
 from fedhp.config.own_parts import check_origin
-from fedhp.config.rules import (
-    COMPONENTS,
-    RECORDINGS,
-    Change,
-    check_targets,
-    default_of,
-    dropped_by,
-    omitted,
-    refusals,
-    replaced_by,
-    weak_defence,
-)
+from fedhp.config.rules import COMPONENTS, check_targets
 from fedhp.config.schema import MOST_ROUNDS, PROFILES, Experiment
 from fedhp.errors import ConfigError
 from fedhp.tables import (
@@ -54,7 +44,6 @@ class Draft:
 
     @classmethod
     def read(cls, path: str | Path) -> Draft:
-        """Those of an experiment file."""
         return cls(read_toml(path), Origins.of_file(path))
 
     def experiment(
@@ -79,7 +68,7 @@ def load(
     dropped: list[str] = []
     experiment = Draft.read(path).experiment(overrides, notes=dropped)
     check_origin(experiment)
-    dropped += weak_defence(experiment)
+    dropped += rules.weak_defence(experiment)
     if notes is None:
         log_notes(dropped)
     else:
@@ -143,7 +132,6 @@ class DroppedSettings:
     listed: bool = False  # the settings follow in the note
 
     def note(self, name: str) -> str:
-        """A line for the user; name: what the settings were in."""
         settings = ", ".join(f"{key} = {value!r}" for key, value in self.settings.items())
         text = f"{self.change} in {name or 'the experiment'}"
         return f"{text}: {settings}" if self.listed else text
@@ -174,7 +162,7 @@ def _validated(tree: dict[str, Any], *, stored: bool = False) -> Experiment:
             experiment = Experiment.model_validate(tree)
         except ValidationError as error:
             raise from_validation(error, Experiment) from None
-        refused = next(refusals(experiment), None)
+        refused = next(rules.refusals(experiment), None)
         if refused is None:
             return experiment
         if not (stored and refused.idle and pop_key(tree, refused.idle)[0]):
@@ -226,11 +214,9 @@ def refuse_repeated(overrides: Sequence[str]) -> None:
         value = override.partition("=")[2].strip()
         for name, other in earlier.items():
             if f"{name}.".startswith(f"{key}."):
-                both = (
-                    f"{other} and {value}" if name == key else f"{name}={other} and {key}={value}"
-                )
+                both = f"{name}={other} and {key}={value}"
                 raise ConfigError(
-                    f"is given twice: {both}",
+                    f"is given twice: {f'{other} and {value}' if name == key else both}",
                     key=name,
                     source=COMMAND_LINE,
                     allowed="each setting once",
@@ -248,7 +234,7 @@ def _is_known(key: str) -> bool:
 def to_tables(experiment: Experiment) -> dict[str, Any]:
     """The experiment as plain tables for TOML or JSON; settings that are None are left out."""
     tables = experiment.model_dump(mode="json", exclude_none=True)
-    for key in omitted(experiment):
+    for key in rules.omitted(experiment):
         pop_key(tables, key)
     return tables
 
@@ -273,37 +259,30 @@ def _drop_settings_of_other_kinds(
     """
     drops = []
     for key, value in changes:
-        default = default_of(key)
+        default = rules.default_of(key)
         old, new = flatten(tree).get(key, default), default if value is UNSET else value
-        for other in () if value is UNSET else replaced_by(key):
+        for other in () if value is UNSET else rules.replaced_by(key):
             there, content = pop_key(tree, other)
-            if there and content != default_of(other):
+            if there and content != rules.default_of(other):
                 text = f"{key}={new} replaces {other} = {content!r}"
                 drops.append(DroppedSettings(text, {other: content}))
         if old == new:
             continue
         if isinstance(value, Mapping):
-            names, what = _settings_replaced(tree, key, value), "the other settings"
+            given, what = flatten(value, f"{key}."), "the other settings"
+            names = [n for n in flatten(tree) if n.startswith(f"{key}.") and n not in given]
         else:
             left = {**flatten(tree), **{k: None if v is UNSET else v for k, v in changes}}
-            names = dropped_by(Change(key, old, new, tree, left))
-            what = "settings without effect" if key in RECORDINGS else f"settings of {old!r}"
+            names = rules.dropped_by(rules.Change(key, old, new, tree, left))
+            what = "settings without effect" if key in rules.RECORDINGS else f"settings of {old!r}"
         profile = old if key == "world.profile" else flatten(tree).get("world.profile", "paper")
-        dropped = {
-            name: content for name in names for there, content in [pop_key(tree, name)] if there
-        }
         changed = {
             name: content
-            for name, content in dropped.items()
-            if content != default_of(name, profile)
+            for name in names
+            for there, content in [pop_key(tree, name)]
+            if there and content != rules.default_of(name, profile)
         }
         if changed:
             shown = "{...}" if isinstance(value, Mapping) else "none" if new is None else new
             drops.append(DroppedSettings(f"{key}={shown} drops {what}", changed, listed=True))
     return drops
-
-
-def _settings_replaced(tree: Mapping[str, Any], key: str, value: Mapping[str, Any]) -> list[str]:
-    """The settings in a section that are not in the table that replaces it."""
-    given = flatten(value, f"{key}.")
-    return [name for name in flatten(tree) if name.startswith(f"{key}.") and name not in given]

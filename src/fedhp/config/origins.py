@@ -37,7 +37,6 @@ class Origins:
 
     @classmethod
     def of_file(cls, path: str | Path) -> Origins:
-        """Those of an experiment file."""
         return cls(str(path), str(path))
 
     @property

@@ -481,6 +481,17 @@ def _absent_workers_exist(experiment: Experiment) -> Iterator[Refusal]:
             )
 
 
+def _somebody_is_honest(experiment: Experiment) -> Iterator[Refusal]:
+    workers, attackers = experiment.workers, experiment.attack.count(experiment.workers)
+    if attackers >= workers:
+        yield Refusal(
+            "attack.share",
+            f"{attackers} of {workers} workers would attack, and nobody is left",
+            allowed="a share that leaves an honest worker",
+            fix="raise workers, lower attack.share, or remove [attack]",
+        )
+
+
 _OPTIMIZER, _SCHEDULE = "training.optimizer", "training.schedule"
 _ATTACK, _ROBUST = "attack.kind", "exchange.robust"
 _OUTVOTING = ("trimmed_mean", "median", "krum")
@@ -559,6 +570,7 @@ RULES: tuple[SettingRule, ...] = (
     Replaced(REPLACED_BY_TASKS),
     Refuses(_lines_of_workers),
     Refuses(_absent_workers_exist),
+    Refuses(_somebody_is_honest),
     *(
         Added(f"training.{name}")
         for name in (

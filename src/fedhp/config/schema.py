@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from fedhp.config.origins import UNKNOWN, Origins
+from fedhp.tables import TRACES
 
 
 class ConfigSection(BaseModel):
@@ -27,7 +28,6 @@ class ComponentConfig(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the name."""
         return dict(self.model_extra or {})
 
 
@@ -103,7 +103,6 @@ class AugmentationConfig(ConfigSection):
 
     @property
     def active(self) -> bool:
-        """Whether anything is changed."""
         return self.crop > 0 or self.flip
 
 
@@ -157,6 +156,13 @@ class BandwidthConfig(ConfigSection):
     jitter: Annotated[float, Field(ge=0, le=2)] = 0.0  # sd of a transfer's time, as a share
 
 
+class ServerConfig(ConfigSection):
+    """The line of a server, in the unit of world.bandwidth: all its transfers share it."""
+
+    uplink: Measure  # it sends its model to the participants
+    downlink: Measure  # it receives theirs
+
+
 class AbsenceConfig(ConfigSection):
     """One worker is away from the first to the last round, both included."""
 
@@ -181,6 +187,7 @@ class WorldConfig(ConfigSection):
     floor: Annotated[float, Field(gt=0, le=1)] = 0.2  # smallest step time, as a share of the mean
     model_megabits: Measure | None = None  # size for link times; none: that of the model
     bandwidth: BandwidthConfig = BandwidthConfig()
+    server: ServerConfig | None = None  # for algorithms that average over one
     monitor_delay: Annotated[int, Field(ge=0, le=1)] = 0  # rounds until the planner sees a link
     monitor_error: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of the bandwidth it sees, at most
     away: list[AbsenceConfig] = []
@@ -195,8 +202,7 @@ class WorldConfig(ConfigSection):
 
     def without_files(self) -> WorldConfig:
         """The same world without its recordings, which are files of one machine."""
-        files = ("trace", "device_trace", "availability_trace")
-        names = (*files, "trace_repeat", "availability_speed", "trace_clients")
+        names = (*TRACES, "trace_repeat", "availability_speed", "trace_clients")
         fields = type(self).model_fields
         return self.model_copy(update={name: fields[name].default for name in names})
 
@@ -323,11 +329,9 @@ class Experiment(ConfigSection):
 
     @property
     def origins(self) -> Origins:
-        """Where its settings come from, for errors."""
         return self._origins
 
     def with_origins(self, origins: Origins) -> Experiment:
-        """The same experiment, read elsewhere."""
         experiment = self.model_copy()
         experiment._origins = origins
         return experiment

@@ -17,7 +17,6 @@ from fedhp.errors import FedhpError
 
 
 def cell_name(cell: Cell) -> str:
-    """The name of a run in the display."""
     return f"{cell.label} seed {cell.seed}"
 
 

@@ -19,13 +19,7 @@ from fedhp.cluster.ops.operator import unreachable
 from fedhp.cluster.ops.progress import RoundFacts
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.console.heartbeat import (
-    SILENT_SECONDS,
-    Heartbeat,
-    error_console,
-    is_live,
-    print_line,
-)
+from fedhp.console.heartbeat import SILENT_SECONDS, Heartbeat, error_console, is_live, print_line
 from fedhp.console.progress import UNKNOWN, ProgressLines, RunState
 from fedhp.terminal import FittingTable, shorten_words
 from fedhp.texts import printable
@@ -39,7 +33,6 @@ STATUS_STYLES = {"ready": "green", "behind": "yellow", "draining": "yellow", "su
 
 
 def round_line(facts: RoundFacts, rounds: int) -> str:
-    """A round in one line."""
     accuracy = "" if facts.accuracy is None else f"  {facts.metric} {facts.accuracy:.4f}"
     workers = "1 worker " if facts.workers == 1 else f"{facts.workers} workers"
     return (
@@ -64,7 +57,6 @@ def round_facts(record: RoundRecord, metric: str) -> RoundFacts:
 
 
 def status_table(status: wire.StatusReply) -> Table:
-    """All workers and what each of them does."""
     table = FittingTable(
         *("worker", "status", "phase", "round", "steps", "step time", "test", "silent"),
         left=("worker", "status", "phase"),
@@ -72,20 +64,21 @@ def status_table(status: wire.StatusReply) -> Table:
     )
     for member in status.members[:MOST_WORKER_ROWS]:
         style = STATUS_STYLES.get(member.status, "red")
-        cells = (member.phase, member.round, _steps(member), _milliseconds(member.step_time))
-        silent = f"{member.silent_seconds:.0f} s" if _is_known(member.silent_seconds) else "-"
+        timed = _is_known(member.step_time) and member.step_time > 0
         table.add_row(
             _plain(member.name),
             f"[{style}]{_plain(member.status)}[/]",
-            *(_plain(str(cell)) for cell in cells),
+            _plain(member.phase),
+            str(member.round),
+            str(member.local_steps or "-"),
+            f"{1000 * member.step_time:.1f} ms" if timed else "-",
             f"{member.accuracy:.4f}" if _is_known(member.accuracy) else "-",
-            silent,
+            f"{member.silent_seconds:.0f} s" if _is_known(member.silent_seconds) else "-",
         )
     return table
 
 
 def status_line(status: wire.StatusReply) -> str:
-    """The whole run in one line."""
     why = f" ({_clean(status.why)})" if status.why else ""
     workers = "1 worker" if len(status.members) == 1 else f"{len(status.members)} workers"
     last = f", last round {status.round_seconds:.2f} s" if status.round_seconds else ""
@@ -219,22 +212,14 @@ class ClusterView:
         self._live.update(Group(*parts))
 
     def _take_over(self, ended: Sequence[RoundFacts]) -> None:
-        """Take over the numbers of rounds that have ended."""
         if ended and not self._run.round:
             # These may be the rounds of an earlier start: the time left counts from here.
             self._run.first, self._run.began = ended[-1].round_index, self._clock()
         for facts in ended:
             self._seconds += facts.seconds
-            self._run.update(
-                {
-                    "round": facts.round_index,
-                    "clock": self._seconds,
-                    "waiting": facts.waiting,
-                    "steps": facts.steps,
-                    "metric": facts.metric,
-                    "accuracy": facts.accuracy,
-                }
-            )
+            names = ("waiting", "steps", "metric", "accuracy")
+            numbers = {name: getattr(facts, name) for name in names}
+            self._run.update({"round": facts.round_index, "clock": self._seconds, **numbers})
 
     def _beat(self) -> None:
         """Nothing was printed for a while: say how far the run is."""
@@ -254,14 +239,6 @@ class ClusterView:
             return []
         self._state = state
         return [_clean(state)]
-
-
-def _steps(member: wire.MemberStatus) -> str:
-    return str(member.local_steps) if member.local_steps else "-"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms" if _is_known(seconds) and seconds > 0 else "-"
 
 
 def _is_known(value: float) -> bool:

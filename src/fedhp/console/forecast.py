@@ -74,11 +74,9 @@ class RunForecast:
         self._ended, self._ended_now = 0, 0
 
     def round(self, cell: Cell, index: int, *, clock: float = 0.0) -> None:
-        """A round of a run is done."""
         self._worked.add(cell.folder)
 
     def end(self, cell: Cell) -> None:
-        """A run has ended, complete or not."""
         self._ended += 1
         self._ended_now += cell.folder in self._worked
 

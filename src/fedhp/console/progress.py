@@ -17,13 +17,7 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from fedhp.console.heartbeat import (
-    SILENT_SECONDS,
-    Heartbeat,
-    error_console,
-    is_live,
-    print_line,
-)
+from fedhp.console.heartbeat import SILENT_SECONDS, Heartbeat, error_console, is_live, print_line
 from fedhp.terminal import GAP, duration, fit_text, shorten
 
 ACCURACY = "accuracy"
@@ -58,13 +52,11 @@ class RunState:
 
     @property
     def share(self) -> float:
-        """The share of the run that is done."""
         if self.horizon is None:
             return min(1.0, self.round / max(1, self.rounds))
         return min(1.0, (self.clock or 0.0) / self.horizon)
 
     def update(self, event: dict[str, Any]) -> None:
-        """Take over the numbers of a round."""
         self.round, self.clock = event["round"], event["clock"]
         if self.first_share is None and self.first:  # a resumed run: its time is known only now
             self.first_share = self.share
@@ -75,21 +67,14 @@ class RunState:
 
     def time_left(self, now: float) -> str:
         """How long the rest takes if it takes as long as what was done so far."""
-        if self.horizon is not None:
-            return self._time_to_horizon(now)
-        done = self.round - self.first
-        if self.round >= self.rounds:
+        if self.horizon is None:
+            done, rest = float(self.round - self.first), float(self.rounds - self.round)
+        else:
+            first = self.share if self.first_share is None else self.first_share
+            done, rest = self.share - first, 1 - self.share
+        if rest <= 0:
             return "0 s"
-        if done <= 0:
-            return UNKNOWN
-        return duration((now - self.began) / done * (self.rounds - self.round))
-
-    def _time_to_horizon(self, now: float) -> str:
-        if self.share >= 1:
-            return "0 s"
-        if self.first_share is None or self.share <= self.first_share:
-            return UNKNOWN
-        return duration((now - self.began) / (self.share - self.first_share) * (1 - self.share))
+        return UNKNOWN if done <= 0 else duration((now - self.began) / done * rest)
 
     def counter(self) -> str:
         """The round, with room for the last one; with a horizon, the virtual time."""
@@ -99,16 +84,13 @@ class RunState:
 
     def numbers(self) -> list[str]:
         """Metric, clock, waiting and steps, the most important first."""
+        digits = ".3f" if abs(self.value or 0.0) < 1000 else ".3g"
         return [
-            UNKNOWN if self.value is None else _metric_value(self.value),
+            UNKNOWN if self.value is None else f"{self.value:{digits}}",
             UNKNOWN if self.clock is None else f"{self.clock:.1f} s",
             UNKNOWN if self.waiting is None else f"{self.waiting:.2f} s",
             UNKNOWN if self.steps is None else f"{self.steps:.1f}",
         ]
-
-
-def _metric_value(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
 
 
 def short_label(label: str, width: int) -> str:
@@ -147,24 +129,17 @@ class ProgressLines:
         by_time = any(run.horizon is not None for run in self._runs)
         counters = ["time" if by_time else "round", *(run.counter() for run in self._runs)]
         left = ["left", *(run.time_left(self._now) for run in self._runs)]
-        numbers = list(
-            zip(
-                (metric, "clock", "waiting", "steps"),
-                *(run.numbers() for run in self._runs),
-                strict=True,
-            )
-        )
-
-        def layout(labels: Sequence[str]) -> tuple[int, int, list[Sequence[str]]]:
-            return _layout(
+        heads = (metric, "clock", "waiting", "steps")
+        numbers = list(zip(heads, *(run.numbers() for run in self._runs), strict=True))
+        for labels in (
+            ["run", *(run.label for run in self._runs)],
+            ["run", *(run.short or run.label for run in self._runs)],
+        ):
+            label_width, bar_width, columns = _layout(
                 width, longest=_widest(labels), counters=counters, left=left, numbers=numbers
             )
-
-        labels = ["run", *(run.label for run in self._runs)]
-        label_width, bar_width, columns = layout(labels)
-        if label_width < _widest(labels):
-            labels = ["run", *(run.short or run.label for run in self._runs)]
-            label_width, bar_width, columns = layout(labels)
+            if label_width >= _widest(labels):
+                break
         bars = ["", *(_bar(run, bar_width, ascii_only=ascii_only) for run in self._runs)]
         lines = []
         for row, label in enumerate(labels):
@@ -199,8 +174,7 @@ def _layout(
     if free - GAP - _widest(left) >= least:
         columns.append(left)
         free -= GAP + _widest(left)
-    for index, column in enumerate(numbers):
-        room_for_label = LABEL_BEFORE[index]
+    for room_for_label, column in zip(LABEL_BEFORE, numbers, strict=True):
         if free - GAP - _widest(column) < min(longest, room_for_label):
             break
         columns.append(column)
@@ -210,15 +184,13 @@ def _layout(
         share = max(0, free - LEAST_LABEL) // 3
         bar = min(WIDEST_BAR, bar + (free - longest if free >= longest else share))
         free -= bar - LEAST_BAR
-    label = min(longest, free)
-    return label, bar, columns
+    return min(longest, free), bar, columns
 
 
 def _bar(run: RunState, width: int, *, ascii_only: bool) -> str:
     done, rest = ("#", "-") if ascii_only else ("━", "─")
-    full = width * run.round // max(1, run.rounds)
-    if run.horizon is not None:
-        full = int(width * run.share)
+    by_rounds = width * run.round // max(1, run.rounds)
+    full = by_rounds if run.horizon is None else int(width * run.share)
     return done * full + rest * (width - full)
 
 
@@ -246,7 +218,6 @@ class RunProgress:
         self._campaign.__exit__(*details)
 
     def update(self, event: dict[str, Any]) -> None:
-        """Show a round."""
         self._campaign.update(self._label, event)
 
 
@@ -290,7 +261,6 @@ class CampaignProgress:
             self._report(only_news=True)
 
     def lines(self) -> ProgressLines:
-        """The display as it is now."""
         with self._lock:
             runs = list(self._runs.values())
             return ProgressLines(runs, now=self._clock(), summary=self._summary())
@@ -337,15 +307,15 @@ class CampaignProgress:
             run = self._runs.pop(label, None)
             counter = f"[{self._ended}/{self._total}] " if done else ""
         time_left = f"; about {duration(seconds_left)} left" if seconds_left else ""
-        start, end = counter, f": {outcome}"
+        end = f": {outcome}"
         if self._console.is_terminal:
             width = self._console.width
-            if cell_len(start + label + end) + LONGEST_TIME_LEFT > width:
+            if cell_len(counter + label + end) + LONGEST_TIME_LEFT > width:
                 label = run.short if run is not None and run.short else label
-            if cell_len(start + label + end + time_left) > width:
+            if cell_len(counter + label + end + time_left) > width:
                 time_left = ""
-            label = short_label(label, max(LEAST_LABEL, width - cell_len(start + end)))
-        self._print(f"{start}{label}{end}{time_left}")
+            label = short_label(label, max(LEAST_LABEL, width - cell_len(counter + end)))
+        self._print(f"{counter}{label}{end}{time_left}")
         if self._is_live:
             self._live.refresh()
 
@@ -356,7 +326,6 @@ class CampaignProgress:
             return self._total
 
     def note(self, text: str) -> None:
-        """A line above the bars."""
         width = self._console.width if self._console.is_terminal else None
         self._print(fit_text(text, width))
 
@@ -389,14 +358,13 @@ class CampaignProgress:
         """A run in one line; on a terminal as much of it as fits."""
         value, clock, waiting, steps = run.numbers()
         left = run.time_left(self._clock())
-        parts = [f"round {run.round}/{run.rounds}"]
-        if run.horizon is not None:
-            parts = [f"round {run.round}, {run.counter()}"]
+        by_rounds = run.horizon is None
+        parts = [f"round {run.round}" + (f"/{run.rounds}" if by_rounds else f", {run.counter()}")]
         if left != UNKNOWN and run.share < 1:
             parts.append(f"{left} left")
         if run.clock is not None:
-            parts += [f"{run.metric} {value}", f"clock {clock}", f"waiting {waiting}"]
-            parts.append(f"steps {steps}")
+            numbers = (f"{run.metric} {value}", f"clock {clock}", f"waiting {waiting}")
+            parts += [*numbers, f"steps {steps}"]
         label = run.label
         if self._console.is_terminal:
             width = self._console.width

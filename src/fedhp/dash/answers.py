@@ -17,7 +17,6 @@ class JsonAnswer(JSONResponse):
     """An answer; NaN and infinity become null."""
 
     def render(self, content: Any) -> bytes:
-        """As bytes."""
         plain = content.model_dump() if isinstance(content, BaseModel) else content
         try:
             text = json.dumps(plain, allow_nan=False, separators=(",", ":"))

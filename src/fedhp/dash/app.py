@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,41 +18,16 @@ from starlette.responses import FileResponse, RedirectResponse, Response, Stream
 from starlette.staticfiles import StaticFiles
 
 from fedhp import __version__
-from fedhp.dash import progress, workers
+from fedhp.dash import progress, schema, workers
 from fedhp.dash.actions import ActionRefused, Operator
 from fedhp.dash.answers import JsonAnswer, problem_response
-from fedhp.dash.classes import DataSplits
 from fedhp.dash.events import EventLog
 from fedhp.dash.isolated import WorkRefused
+from fedhp.dash.made import DataSplits, KeptAnswers, Replays
 from fedhp.dash.progress import NoSuchRound, round_in_record
-from fedhp.dash.replays import Replays
-from fedhp.dash.runs import NoSuchRun, RecordState, RunsFolder, record_state
-from fedhp.dash.schema import (
-    ClassCounts,
-    Command,
-    DashHealth,
-    Decisions,
-    Differences,
-    Done,
-    EventList,
-    Explanation,
-    ListedRun,
-    Problem,
-    ProgressColumns,
-    RunDetails,
-    RunList,
-    Turns,
-    WorkerHistory,
-    WorkerTable,
-)
-from fedhp.dash.security import (
-    COOKIE,
-    LOGIN,
-    Access,
-    SecurityMiddleware,
-    bearer,
-    posted_token,
-)
+from fedhp.dash.runs import NoSuchRun, RunsFolder, record_state
+from fedhp.dash.schema import Command, ListedRun, Problem
+from fedhp.dash.security import COOKIE, LOGIN, Access, SecurityMiddleware, bearer, posted_token
 from fedhp.dash.stream import MOST_VIEWERS, MOST_WATCHED, EventLogs, Streams
 from fedhp.errors import FedhpError, RunError, TryAgain
 from fedhp.record.reader import RunReader
@@ -65,7 +39,6 @@ STATIC = Path(__file__).parent / "static"
 PAGE = STATIC / "index.html"
 SIGN_IN = STATIC / "login.html"
 DESCRIBED = ("experiment", "label", "workers", "devices", "metric", "status")
-MOST_KEPT = 64  # answers that take long to make
 COOKIE_SECONDS = 30 * 24 * 3600
 LARGEST = 2**53  # a number that JSON readers keep exact
 RETRY_SECONDS = "2"
@@ -111,7 +84,7 @@ class Served:
         self.streams = Streams(self.runs, self.logs)
         self.replays = Replays()
         self.splits = DataSplits()
-        self._summaries: OrderedDict[str, tuple[RecordState, dict[str, Any]]] = OrderedDict()
+        self._summaries = KeptAnswers(64)
         self._lock = threading.Lock()
 
     @contextmanager
@@ -148,15 +121,12 @@ class Served:
         folder = self.runs.folder_of(run)
         state = record_state(folder)
         with self._lock:
-            kept = self._summaries.get(run)
-        if kept is not None and kept[0] == state and not state.is_fresh:
-            return kept[1]
+            kept = self._summaries.get(run, state)
+        if kept is not None and not state.is_fresh:
+            return kept
         answer = show_json(folder)
         with self._lock:
-            self._summaries[run] = state, answer
-            while len(self._summaries) > MOST_KEPT:
-                self._summaries.popitem(last=False)
-        return answer
+            return self._summaries.keep(run, state, answer)
 
 
 def create_app(settings: DashSettings) -> FastAPI:
@@ -189,12 +159,14 @@ def _get(app: FastAPI, path: str, model: Any, summary: str) -> Callable[[Any], A
 
 
 def _add_run_routes(app: FastAPI, served: Served) -> None:
-    @_get(app, "/api/runs", RunList, "All runs, live ones first, then the newest")
+    @_get(app, "/api/runs", schema.RunList, "All runs, live ones first, then the newest")
     def runs() -> Response:
         listing = served.runs.listing()
-        return JsonAnswer(RunList(folder=served.runs.name, runs=listing, most_watched=MOST_WATCHED))
+        return JsonAnswer(
+            schema.RunList(folder=served.runs.name, runs=listing, most_watched=MOST_WATCHED)
+        )
 
-    @_get(app, "/api/run", RunDetails, "A run: its workers, targets and settings")
+    @_get(app, "/api/run", schema.RunDetails, "A run: its workers, targets and settings")
     def run_details(run: RunName) -> Response:
         entry, log = served.entry(run), served.log(run)
         with served.reader(run) as reader, reader.snapshot():
@@ -209,30 +181,32 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
     def summary(run: RunName) -> Response:
         return JsonAnswer(served.summary(run))
 
-    @_get(app, "/api/differences", Differences, "In which settings these runs differ, in words")
+    @_get(
+        app, "/api/differences", schema.Differences, "In which settings these runs differ, in words"
+    )
     def differences(
         run: Annotated[list[str], Query(description="Runs to compare.", max_length=MOST_WATCHED)],
     ) -> Response:
         folders = [served.runs.folder_of(name) for name in dict.fromkeys(run)]
-        return JsonAnswer(Differences(text=runs_difference_words(folders)))
+        return JsonAnswer(schema.Differences(text=runs_difference_words(folders)))
 
-    @_get(app, "/api/progress", ProgressColumns, "Rounds and tests, as columns")
+    @_get(app, "/api/progress", schema.ProgressColumns, "Rounds and tests, as columns")
     def run_progress(run: RunName, after: After = 0) -> Response:
         with served.reader(run) as reader:
             return JsonAnswer(progress.progress(reader, after=after))
 
-    @_get(app, "/api/decisions", Decisions, "What was planned in every round, and why")
+    @_get(app, "/api/decisions", schema.Decisions, "What was planned in every round, and why")
     def run_decisions(run: RunName, after: After = 0) -> Response:
         with served.reader(run) as reader:
             return JsonAnswer(progress.decisions(reader, after=after))
 
-    @_get(app, "/api/classes", ClassCounts, "How many samples of each class each worker has")
+    @_get(app, "/api/classes", schema.ClassCounts, "How many samples of each class each worker has")
     async def classes(run: RunName) -> Response:
         with served.reader(run) as reader:
             experiment = reader.meta("experiment")
         return JsonAnswer(await served.splits.counts(experiment))
 
-    @_get(app, "/api/worker", WorkerHistory, "One worker over all rounds")
+    @_get(app, "/api/worker", schema.WorkerHistory, "One worker over all rounds")
     def worker(
         run: RunName,
         worker: Annotated[int, Query(ge=0, le=LARGEST, description="Its number.")],
@@ -241,7 +215,7 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
         with served.reader(run) as reader:
             return JsonAnswer(workers.worker_history(reader, log, worker))
 
-    @_get(app, "/api/events", EventList, "What happened, from a position on")
+    @_get(app, "/api/events", schema.EventList, "What happened, from a position on")
     def events(
         run: RunName,
         after: Annotated[int, Query(ge=0, le=LARGEST, description="The `next` before.")] = 0,
@@ -251,7 +225,7 @@ def _add_run_routes(app: FastAPI, served: Served) -> None:
         reset = after > position
         if reset:
             found, position = log.since(0)
-        return JsonAnswer(EventList(next=position, log=log.log, reset=reset, events=found))
+        return JsonAnswer(schema.EventList(next=position, log=log.log, reset=reset, events=found))
 
 
 def _add_round_routes(app: FastAPI, served: Served) -> None:
@@ -260,18 +234,23 @@ def _add_round_routes(app: FastAPI, served: Served) -> None:
         with served.reader(run) as reader, reader.snapshot():
             return JsonAnswer(round_json(reader, round_in_record(reader, round_index)))
 
-    @_get(app, "/api/explain", Explanation, "The words of `fedhp explain`")
+    @_get(app, "/api/explain", schema.Explanation, "The words of `fedhp explain`")
     def explain(run: RunName, round_index: RoundIndex) -> Response:
         with served.reader(run) as reader, reader.snapshot():
             index = round_in_record(reader, round_index)
             return JsonAnswer(progress.explanation(reader, index))
 
-    @_get(app, "/api/turns", Turns, "What every worker did when, around a round without a barrier")
+    @_get(
+        app,
+        "/api/turns",
+        schema.Turns,
+        "What every worker did when, around a round without a barrier",
+    )
     def turns(run: RunName, round_index: RoundIndex) -> Response:
         with served.reader(run) as reader, reader.snapshot():
             return JsonAnswer(progress.turns(reader, round_in_record(reader, round_index)))
 
-    @_get(app, "/api/workers", WorkerTable, "All workers in a round")
+    @_get(app, "/api/workers", schema.WorkerTable, "All workers in a round")
     def worker_rows(
         run: RunName,
         round_index: Annotated[
@@ -281,9 +260,7 @@ def _add_round_routes(app: FastAPI, served: Served) -> None:
         log = served.log(run)
         with served.reader(run) as reader:
             last = reader.rounds_done
-            index = last
-            if round_index is not None:
-                index = round_in_record(reader, round_index)
+            index = last if round_index is None else round_in_record(reader, round_index)
             return JsonAnswer(workers.worker_table(reader, log, round_index=index, last=last))
 
     @_get(app, "/api/whatif", dict[str, Any], "The object of `fedhp whatif RUN --json`")
@@ -337,11 +314,10 @@ def _add_live_routes(app: FastAPI, served: Served) -> None:
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
 
-    @app.get("/api/health", response_model=DashHealth, summary="Whether the server works")
+    @app.get("/api/health", response_model=schema.DashHealth, summary="Whether the server works")
     def health() -> Response:
-        return JsonAnswer(
-            DashHealth(status="ok", fedhp=__version__, viewers=served.streams.viewers)
-        )
+        viewers = served.streams.viewers
+        return JsonAnswer(schema.DashHealth(status="ok", fedhp=__version__, viewers=viewers))
 
 
 def _add_actions(app: FastAPI, served: Served) -> None:
@@ -358,16 +334,16 @@ def _add_actions(app: FastAPI, served: Served) -> None:
         entry = served.entry(command.run)
         folder = served.runs.folder_of(command.run)
         text = served.settings.operator.act(action, entry, folder, command)
-        return JsonAnswer(Done(text=text))
+        return JsonAnswer(schema.Done(text=text))
 
     refusals = {**ERRORS, 403: {"model": Problem, "description": "From another site."}}
 
-    @app.post("/api/stop", response_model=Done, responses=refusals, tags=["actions"])
+    @app.post("/api/stop", response_model=schema.Done, responses=refusals, tags=["actions"])
     def stop(request: Request, command: Command) -> Response:
         """End a cluster run after its round."""
         return act("stop", request, command)
 
-    @app.post("/api/drain", response_model=Done, responses=refusals, tags=["actions"])
+    @app.post("/api/drain", response_model=schema.Done, responses=refusals, tags=["actions"])
     def drain(request: Request, command: Command) -> Response:
         """Let a worker of a cluster run leave after its round."""
         return act("drain", request, command)
@@ -390,14 +366,8 @@ def _add_page(app: FastAPI, served: Served) -> None:
         if not access.is_token(posted_token(await request.body())):
             return FileResponse(SIGN_IN, status_code=401, media_type="text/html; charset=utf-8")
         response = RedirectResponse("/", status_code=303)
-        response.set_cookie(
-            COOKIE,
-            access.cookie(),
-            max_age=COOKIE_SECONDS,
-            httponly=True,
-            secure=access.tls,
-            samesite="strict",
-        )
+        rules: Any = {"httponly": True, "secure": access.tls, "samesite": "strict"}
+        response.set_cookie(COOKIE, access.cookie(), max_age=COOKIE_SECONDS, **rules)
         return response
 
     if STATIC.is_dir():
@@ -405,27 +375,16 @@ def _add_page(app: FastAPI, served: Served) -> None:
 
 
 def _add_error_handlers(app: FastAPI, served: Served) -> None:
-    statuses: tuple[tuple[type[FedhpError], int], ...] = (
-        (NoSuchRun, 404),
-        (NoSuchRound, 404),
-        (TryAgain, 503),
-        (WorkRefused, 400),
-        (ActionRefused, 409),
-        (FedhpError, 409),
-    )
+    statuses: dict[type[FedhpError], int] = {NoSuchRun: 404, NoSuchRound: 404, TryAgain: 503}
+    statuses |= {WorkRefused: 400, ActionRefused: 409, FedhpError: 409}  # the last one: all others
     clean = served.runs.without_place
 
     def failed(_: Request, error: Exception) -> Response:
         assert isinstance(error, FedhpError)
-        status = next(number for kind, number in statuses if isinstance(error, kind))
+        status = next(number for kind, number in statuses.items() if isinstance(error, kind))
         headers = {"retry-after": RETRY_SECONDS} if status == 503 else {}
-        return problem_response(
-            status,
-            clean(error.problem),
-            allowed=clean(error.allowed),
-            fix=clean(error.fix),
-            headers=headers,
-        )
+        problem, allowed, fix = map(clean, (error.problem, error.allowed, error.fix))
+        return problem_response(status, problem, allowed=allowed, fix=fix, headers=headers)
 
     def gone(_: Request, error: Exception) -> Response:
         """A record that was removed or replaced while it was read."""

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from fedhp.children import NEUTRAL, module_command, neutral_environment
 from fedhp.dash.listening import listening_socket, url_of
@@ -47,7 +46,6 @@ class DashChild:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
         return self._process.pid
 
     @property
@@ -56,7 +54,6 @@ class DashChild:
         return self._process.poll() is not None
 
     def close(self) -> None:
-        """End it."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -69,12 +66,7 @@ class DashChild:
     def __enter__(self) -> DashChild:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
 

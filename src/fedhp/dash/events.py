@@ -75,7 +75,6 @@ class EventLog:
             return b"".join(self.encoded[position:]), len(self.encoded)
 
     def about(self, worker: int) -> list[RunEvent]:
-        """The events of one worker."""
         with self._lock:
             return [event for event in self.events if event.worker == worker]
 
@@ -126,14 +125,8 @@ class EventLog:
 
     def _of_history(self, happening: Happening) -> RunEvent:
         done = min(happening.round_index - 1, len(self._clocks) - 1)
-        return RunEvent(
-            at=happening.at,
-            clock=self._clocks[done],
-            round=happening.round_index,
-            kind=happening.kind,
-            worker=happening.worker,
-            text=happening.text,
-        )
+        facts = {name: getattr(happening, name) for name in ("at", "kind", "worker", "text")}
+        return RunEvent(clock=self._clocks[done], round=happening.round_index, **facts)
 
     def _find_absences(self, run: RunReader, first: int) -> None:
         world = run.meta("experiment")["world"]
@@ -156,7 +149,8 @@ class EventLog:
             ):
                 for worker in sorted(workers):
                     name = worker_name(worker, devices[worker])
-                    self._note(kind, f"{name} {text}", clock[index], index, worker)
+                    facts = {"clock": clock[index], "round": index, "worker": worker}
+                    self._note(kind, f"{name} {text}", **facts)
             self._away = away
 
     def _find_checkpoint(self) -> None:
@@ -172,7 +166,7 @@ class EventLog:
             return
         self._checkpoint = here
         text = f"checkpoint after round {index}"
-        self._note("checkpoint", text, None, index, None, at=status.st_mtime)
+        self._note("checkpoint", text, round=index, at=status.st_mtime)
 
     def _find_end(self, run: RunReader, last: int, *, network: bool) -> None:
         status = run.status
@@ -182,28 +176,17 @@ class EventLog:
             self._status = status
             return  # its history says so; only a coordinator that was killed could not
         if status == "running" and self._status in ENDED:
-            self._note("resume", "the run goes on", None, last, None)
+            self._note("resume", "the run goes on", round=last)
         self._status = status
         if status in ENDED:
             message = run.meta("message") if status == "diverged" else run.meta("stopped")
             why = f": {str(message).splitlines()[0]}" if message else ""
-            row = run.last_row("rounds")
-            clock = None if row is None else row["clock"]
-            self._note(status, f"{ENDED[status]}{why}", clock, last, None)
+            row = run.last_row("rounds") or {"clock": None}
+            self._note(status, f"{ENDED[status]}{why}", clock=row["clock"], round=last)
 
-    def _note(
-        self,
-        kind: str,
-        text: str,
-        clock: float | None,
-        round_index: int,
-        worker: int | None,
-        *,
-        at: float | None = None,
-    ) -> None:
-        self._add(
-            RunEvent(at=at, clock=clock, round=round_index, kind=kind, worker=worker, text=text)
-        )
+    def _note(self, kind: str, text: str, **facts: Any) -> None:
+        known = {"at": None, "clock": None, "worker": None, **facts}
+        self._add(RunEvent(kind=kind, text=text, **known))
 
     def _add(self, event: RunEvent) -> None:
         facts: dict[str, Any] = {"run": self.run, "number": len(self.events), **event.model_dump()}

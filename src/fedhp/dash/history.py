@@ -29,6 +29,30 @@ SUSPENDED, REMOVED = "suspended", "removed"
 SILENT = (LOST, SUSPECT, DEAD)
 GONE = (LEFT, REMOVED, QUARANTINED)
 PRESENT = (READY, CATCHING_UP, SUSPENDED)
+# What is shown of an event: its kind and text; of a worker's event first its state from then on.
+OF_WORKER: dict[str, tuple[str | None, str, str]] = {
+    events.Left.event: (LEFT, "leave", "{name} left{why}"),
+    events.Dismissed.event: (LEFT, "leave", "{name} left: it has finished"),
+    events.FellBehind.event: (
+        CATCHING_UP,
+        CATCHING_UP,
+        "{name} takes the committed model from a peer",
+    ),
+    events.Allowed.event: (LEFT, "allowed", "{name} may join again"),
+    events.Removed.event: (REMOVED, REMOVED, "{name} is removed{why}"),
+    events.Drained.event: (None, "drain", "{name} is to leave after its round"),
+}
+OF_RUN = {
+    events.Paused.event: ("pause", "paused{why}"),
+    events.Resumed.event: ("resume", "round {line[round]} goes on"),
+    events.GaveUp.event: (
+        "retry",
+        "round {line[round]} is tried again: attempt {line[attempt]} failed",
+    ),
+    events.Warned.event: ("warning", "{line[text]}"),
+    events.NewCertificate.event: ("certificate", "{line[name]} has a new certificate"),
+    events.Stopped.event: ("stop", "the run is to end{why}"),
+}
 
 
 @dataclass(slots=True)
@@ -115,6 +139,14 @@ class Membership:
     ) -> Iterator[tuple[str, str]]:
         name = "" if worker is None else self.name_of(worker)
         why = f": {line['why']}" if line.get("why") else ""
+        if event in OF_WORKER and worker is not None:
+            state, *shown = OF_WORKER[event]
+            if state is not None:
+                self._set(worker, state)
+            yield shown[0], shown[1].format(name=name, why=why)
+        elif event in OF_RUN:
+            kind, text = OF_RUN[event]
+            yield kind, text.format(why=why, line=line)
         match event:
             case events.Committed.event:
                 self.committed = int(line["round"])
@@ -123,9 +155,9 @@ class Membership:
                     if self.states.get(int(reported)) not in (LOST, *GONE):
                         self._set(int(reported), READY)
             case events.Began.event:
-                for participant in line["participants"]:
-                    if self.states.get(int(participant)) not in SILENT:
-                        self._set(int(participant), READY)
+                for participant in map(int, line["participants"]):
+                    if self.states.get(participant) not in SILENT and not self._left(participant):
+                        self._set(participant, READY)
                 if self._waiting:
                     self._waiting = False
                     yield "resume", f"enough workers are ready for round {line['round']}"
@@ -142,12 +174,6 @@ class Membership:
                 self._set(worker, JOINING)
                 text = "joined again" if again else f"joined as worker {worker}"
                 yield "back" if again else "join", f"{line['name']} {text}"
-            case events.Left.event if worker is not None:
-                self._set(worker, LEFT)
-                yield "leave", f"{name} left{why}"
-            case events.Dismissed.event if worker is not None:
-                self._set(worker, LEFT)
-                yield "leave", f"{name} left: it has finished"
             case events.Lost.event if worker is not None:
                 yield from self._lose(worker, name, str(line["why"]))
             case events.Ended.event if worker is not None:
@@ -160,61 +186,41 @@ class Membership:
             case events.Heard.event if worker is not None:
                 self._set(worker, self._before.pop(worker, READY))
                 yield "back", f"{name} sends heartbeats again"
-            case events.FellBehind.event if worker is not None:
-                self._set(worker, CATCHING_UP)
-                yield CATCHING_UP, f"{name} takes the committed model from a peer"
             case events.Quarantined.event:
                 if worker is not None:
                     self._set(worker, QUARANTINED)
                 yield QUARANTINED, f"{line['name']} is quarantined: too many refused messages"
             case events.CallRefused.event:
                 yield "refusal", f"{line['name'] or 'an unknown caller'} was refused{why}"
-            case events.Allowed.event if worker is not None:
-                self._set(worker, LEFT)
-                yield "allowed", f"{name} may join again"
-            case events.Removed.event if worker is not None:
-                self._set(worker, REMOVED)
-                yield REMOVED, f"{name} is removed{why}"
             case events.Suspended.event if worker is not None:
                 self._set(worker, SUSPENDED)
                 rounds = count(int(line["rounds"]), "round")
                 yield SUSPENDED, f"{name} is put aside for {rounds}{why}"
-            case events.Drained.event if worker is not None:
-                yield "drain", f"{name} is to leave after its round"
             case events.Waiting.event:
                 if line.get("why"):
                     self._waiting = True
                     yield "pause", str(line["why"])
-            case events.Paused.event:
-                yield "pause", f"paused{why}"
-            case events.Resumed.event:
-                yield "resume", f"round {line['round']} goes on"
             case events.Frozen.event:
                 yield "pause", f"the coordinator did not run for {seconds(line['seconds'])}"
-            case events.GaveUp.event:
-                yield (
-                    "retry",
-                    f"round {line['round']} is tried again: attempt {line['attempt']} failed",
-                )
             case events.LeftAside.event:
                 who = listed([self.name_of(each) for each in line["workers"]], most=5)
                 yield "retry", f"the round is tried again without {who}"
-            case events.Warned.event:
-                yield "warning", str(line["text"])
             case events.Surveyed.event:
                 yield "survey", f"links were timed for {seconds(line['seconds'])}"
-            case events.NewCertificate.event:
-                yield "certificate", f"{line['name']} has a new certificate"
-            case events.Stopped.event:
-                yield "stop", f"the run is to end{why}"
             case events.Finished.event:
                 for member, state in list(self.states.items()):
                     if state in (READY, JOINING, CATCHING_UP):
                         self._set(member, LEFT)
                 yield "finished", f"the run is over{why}"
 
+    def _left(self, worker: int) -> bool:
+        """Whether a worker has gone since the last commit: it may have, while the round that now
+        begins with it was planned."""
+        if self.states.get(worker) not in GONE:
+            return False
+        return next(at for at, who, _ in reversed(self.changes) if who == worker) == self.committed
+
     def _lose(self, worker: int, name: str, why: str) -> Iterator[tuple[str, str]]:
-        """A worker is lost; one that several say so of is lost once."""
         if self.states.get(worker) not in (LOST, DEAD, *GONE):
             self._before.setdefault(worker, self.states.get(worker, READY))
             self._set(worker, LOST)
@@ -253,14 +259,14 @@ class Histories:
                     return [], True
                 if not content:
                     break
-                lines += [line for line in events_in(content) if _has_time(line)]
+                new = events_in(content)
+                lines += [line for line in new if isinstance(line.get("at"), int | float)]
         if len(self._files) > 1:
             lines.sort(key=lambda line: float(line["at"]))
         return [happening for line in lines for happening in self.membership.follow(line)], False
 
 
 def history_files(folder: Path) -> list[str]:
-    """The names of the histories in a folder."""
     try:
         with os.scandir(folder) as entries:
             return sorted(
@@ -270,10 +276,6 @@ def history_files(folder: Path) -> list[str]:
             )
     except OSError:
         return []
-
-
-def _has_time(line: dict[str, Any]) -> bool:
-    return isinstance(line.get("at"), int | float)
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -112,9 +112,8 @@ def main() -> None:
             answer: dict[str, Any] = {"answer": work(**order)}
     except Exception as error:
         failure: FedhpError = as_fedhp_error(error)
-        refused = "--planner" in failure.problem
-        answer = {"problem": failure.problem, "allowed": failure.allowed, "fix": failure.fix}
-        answer["refused"] = refused
+        answer = {name: getattr(failure, name) for name in ("problem", "allowed", "fix")}
+        answer["refused"] = "--planner" in failure.problem
     print(json.dumps(answer), file=out, flush=True)
 
 

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fedhp.dash.schema import (
-    Decisions,
-    ExplainedParagraph,
-    Explanation,
-    ListedRun,
-    NamedFact,
-    ProgressColumns,
-    RunDetails,
-    Turns,
-    WorkersBehind,
-)
+from fedhp.dash import schema
 from fedhp.errors import RunError
 from fedhp.record.reader import Columns, RunReader
-from fedhp.record.timeline import Pace, read_paces, read_turns
+from fedhp.record.timeline import read_paces, read_turns
 from fedhp.report.behind import workers_behind
 from fedhp.report.describe import describe_run
 from fedhp.report.explain import VERDICT_MEANINGS, explain_round
@@ -67,11 +56,15 @@ class NoSuchRound(RunError):
 
 
 def details(
-    entry: ListedRun, run: RunReader, *, names: list[str], missing: list[str], actions: list[str]
-) -> RunDetails:
-    """What the views of a run need once."""
+    entry: schema.ListedRun,
+    run: RunReader,
+    *,
+    names: list[str],
+    missing: list[str],
+    actions: list[str],
+) -> schema.RunDetails:
     evaluation = run.meta("experiment")["evaluation"]
-    return RunDetails(
+    return schema.RunDetails(
         **entry.model_dump(),
         names=names,
         devices=list(run.meta("devices") or ()),
@@ -79,13 +72,15 @@ def details(
         targets=list(evaluation["targets"]),
         asynchronous=bool(run.meta("asynchronous")),
         group_average=run.last_row("participation") is not None,
-        description=[NamedFact(name=name, value=str(fact)) for name, fact in describe_run(run)],
+        description=[
+            schema.NamedFact(name=name, value=str(fact)) for name, fact in describe_run(run)
+        ],
         missing=missing,
         actions=actions,
     )
 
 
-def progress(run: RunReader, *, after: int) -> ProgressColumns:
+def progress(run: RunReader, *, after: int) -> schema.ProgressColumns:
     """Rounds and tests after a round."""
     first = after + 1
     with run.snapshot():
@@ -97,21 +92,14 @@ def progress(run: RunReader, *, after: int) -> ProgressColumns:
         losses = run.table("test_metrics", first_round=first)
         sent = run.table("rounds", columns=("round", "bytes_sent"))
         paces = read_paces(run, first_round=first)
-    before = sum(
-        size for index, size in zip(sent["round"], sent["bytes_sent"], strict=True) if index < first
-    )
-    worst = dict(zip(spread["round"], spread["lowest"], strict=True))
-    best = dict(zip(spread["round"], spread["highest"], strict=True))
-    loss = {
-        index: value
-        for index, whole, value in zip(
-            losses["round"], losses["whole"], losses["loss"], strict=True
-        )
-        if not whole
-    }
+    before = sum(size for index, size in _rows(sent, "round", "bytes_sent") if index < first)
+    worst = dict(_rows(spread, "round", "lowest"))
+    best = dict(_rows(spread, "round", "highest"))
+    tested = _rows(losses, "round", "whole", "loss")
+    loss = {index: value for index, whole, value in tested if not whole}
     indices = tests["round"]
-    return ProgressColumns(
-        rounds={**rounds, **_pace_columns(paces)},
+    return schema.ProgressColumns(
+        rounds={**rounds, **{name: [getattr(p, name) for p in paces] for name in PACE_COLUMNS}},
         tests={
             **{name: tests[name] for name in ("round", "clock", "accuracy", "mean_model_accuracy")},
             "worst": [worst.get(index) for index in indices],
@@ -141,7 +129,7 @@ def _quantiles(run: RunReader, first: int) -> dict[int, tuple[float, float]]:
     }
 
 
-def _behind(run: RunReader) -> WorkersBehind | None:
+def _behind(run: RunReader) -> schema.WorkersBehind | None:
     behind = workers_behind(run)
     if behind is None:
         return None
@@ -153,15 +141,10 @@ def _behind(run: RunReader) -> WorkersBehind | None:
         for name, values in own.items():
             tests[name] += values
         tests["clock"] += [clock.get(index) for index in own["round"]]
-    return WorkersBehind(text=behind.text, workers=list(behind.workers), tests=tests)
+    return schema.WorkersBehind(text=behind.text, workers=list(behind.workers), tests=tests)
 
 
-def _pace_columns(paces: Sequence[Pace]) -> Columns:
-    """Who finished last in each of these rounds, over which link; whom the plan expected."""
-    return {name: [getattr(pace, name) for pace in paces] for name in PACE_COLUMNS}
-
-
-def decisions(run: RunReader, *, after: int) -> Decisions:
+def decisions(run: RunReader, *, after: int) -> schema.Decisions:
     """Distance and its bound, planned and real round time, and why links were kept or cut."""
     first = after + 1
     with run.snapshot():
@@ -170,13 +153,13 @@ def decisions(run: RunReader, *, after: int) -> Decisions:
         verdicts = run.table("verdicts", first_round=first)
     rows = {index: row for row, index in enumerate(rounds["round"])}
     values: dict[str, list[float | None]] = {name: [None] * len(rows) for name in FACTS}
-    for index, name, value in zip(facts["round"], facts["name"], facts["value"], strict=True):
+    for index, name, value in _rows(facts, "round", "name", "value"):
         if name in values:
             values[name][rows[index]] = value
     counts: dict[str, list[int]] = {}
     for index, word, links in _rows(verdicts, "round", "verdict", "links"):
         counts.setdefault(word, [0] * len(rows))[rows[index]] = links
-    return Decisions(
+    return schema.Decisions(
         round=rounds["round"],
         **values,
         round_time=rounds["round_time"],
@@ -186,22 +169,21 @@ def decisions(run: RunReader, *, after: int) -> Decisions:
     )
 
 
-def explanation(run: RunReader, round_index: int) -> Explanation:
-    """The words of `fedhp explain`."""
-    return Explanation(
+def explanation(run: RunReader, round_index: int) -> schema.Explanation:
+    return schema.Explanation(
         round=round_index,
         paragraphs=[
-            ExplainedParagraph(title=paragraph.heading, text=paragraph.text)
+            schema.ExplainedParagraph(title=paragraph.heading, text=paragraph.text)
             for paragraph in explain_round(run, round_index)
         ],
     )
 
 
-def turns(run: RunReader, round_index: int) -> Turns:
+def turns(run: RunReader, round_index: int) -> schema.Turns:
     """What every worker did when, around a round without a barrier."""
     window = read_turns(run, round_index)
     names = ("worker", "start", "finish", "partner")
-    return Turns(
+    return schema.Turns(
         **{name: getattr(window, name) for name in window.__slots__ if name != "phases"},
         phases={name: [getattr(phase, name) for phase in window.phases] for name in names},
     )

@@ -11,6 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class NoSuchRun(RunError):
 class RecordState:
     """What tells two states of a record apart without opening it."""
 
-    files: tuple[tuple[int, int, int] | None, ...]  # inode, size, time of the record and its log
+    files: tuple[tuple[int, int, int], ...]  # inode, size, time of the record and its log, if any
     changed: float  # s since 1970
 
     @property
@@ -52,22 +53,13 @@ class RecordState:
 
 
 def record_state(folder: Path) -> RecordState:
-    """The state of a run's record; OSError if there is none."""
-    record = os.lstat(folder / RECORD_FILE)
-    files: list[tuple[int, int, int] | None] = [_file_state(record)]
-    changed = record.st_mtime
-    try:
-        log = os.lstat(folder / f"{RECORD_FILE}-wal")
-    except OSError:
-        files.append(None)
-    else:
-        files.append(_file_state(log))
-        changed = max(changed, log.st_mtime)
-    return RecordState(tuple(files), changed)
-
-
-def _file_state(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    files = [os.lstat(folder / RECORD_FILE)]
+    with suppress(OSError):
+        files.append(os.lstat(folder / f"{RECORD_FILE}-wal"))
+    return RecordState(
+        tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in files),
+        max(status.st_mtime for status in files),
+    )
 
 
 class RunsFolder:
@@ -81,7 +73,6 @@ class RunsFolder:
 
     @property
     def name(self) -> str:
-        """The folder's name, without where it is."""
         return self.top.name or str(self.top)
 
     def folder_of(self, run: str) -> Path:
@@ -103,7 +94,6 @@ class RunsFolder:
         return folder
 
     def unknown(self, run: str) -> NoSuchRun:
-        """The error for a name that is not one of the runs."""
         shown = run if len(run) <= 200 else f"{run[:197]}..."
         return NoSuchRun(
             f"there is no run {shown!r} in {self.name}",
@@ -112,7 +102,6 @@ class RunsFolder:
         )
 
     def names(self) -> list[str]:
-        """The names of all runs, sorted."""
         return sorted(self._find())
 
     def _find(self) -> Iterator[str]:
@@ -167,13 +156,8 @@ class RunsFolder:
             with RunReader(folder) as reader, reader.snapshot():
                 return entry_of(run, reader, changed=state.changed)
         except Exception as error:  # whatever one record holds, the others are listed
-            text = problem_of(error)
-            return _unreadable(
-                run,
-                self.without_place(text),
-                changed=state.changed,
-                begins=is_held(folder) is True,
-            )
+            text, begins = self.without_place(problem_of(error)), is_held(folder) is True
+            return _unreadable(run, text, changed=state.changed, begins=begins)
 
     def without_place(self, text: str) -> str:
         """A message without where the folder is on this machine."""
@@ -181,7 +165,6 @@ class RunsFolder:
 
 
 def entry_of(run: str, reader: RunReader, *, changed: float) -> ListedRun:
-    """The entry of a run that can be read."""
     reader.check_sealed()
     last, test = reader.last_row("rounds"), reader.last_row("evaluations")
     status, label = reader.status, str(reader.meta("label"))
@@ -214,23 +197,18 @@ def shown_label(folder: Path, label: str) -> str:
 
 def _unreadable(run: str, problem: str, *, changed: float, begins: bool) -> ListedRun:
     """A record that is being created has a process; any other is damaged."""
-    facts: dict[str, Any] = {"status": "created" if begins else "damaged", "live": begins}
+    unknown: Any = dict.fromkeys(("seed", "planned_rounds", "horizon", "accuracy"))
     return ListedRun(
         run=run,
         label=run,
         algorithm="",
-        seed=None,
+        status="created" if begins else "damaged",
+        live=begins,
         network=False,
         metric="accuracy",
-        workers=0,
-        rounds=0,
-        planned_rounds=None,
-        horizon=None,
-        clock=0.0,
-        accuracy=None,
+        **{**unknown, "workers": 0, "rounds": 0, "clock": 0.0},
         changed=changed,
         problem="the run is being created" if begins else problem,
-        **facts,
     )
 
 
@@ -256,7 +234,6 @@ def _folders_in(folder: Path) -> list[str]:
 
 
 def problem_of(error: Exception) -> str:
-    """Why a record cannot be read, in words."""
     if isinstance(error, FedhpError):
         return error.problem
     return f"the record is not whole ({type(error).__name__}: {error})"

@@ -62,7 +62,6 @@ class Access:
         return self.token is not None and same_text(word, self.token)
 
     def is_cookie(self, value: str) -> bool:
-        """Whether a cookie is the one that the login sets."""
         return self.token is not None and same_text(value, self.cookie())
 
     def cookie(self) -> str:
@@ -98,7 +97,6 @@ def host_name(header: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether a host is written as an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -114,7 +112,6 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
     return secrets.token_urlsafe(24)
 
 
@@ -241,7 +238,6 @@ def bearer(headers: Mapping[str, str]) -> str:
 
 
 def posted_token(body: bytes) -> str:
-    """The token in the form of the login."""
     fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4)
     return fields.get("token", [""])[0].strip()
 

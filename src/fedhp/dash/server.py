@@ -90,13 +90,10 @@ async def _serve(
 
 
 class _DashServer(uvicorn.Server):
-    """Says when it has started."""
-
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._say_started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As in uvicorn."""
         await super().startup(sockets=sockets)
         self._say_started()

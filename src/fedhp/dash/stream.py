@@ -12,7 +12,7 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fedhp.dash.events import EventLog, message
@@ -32,8 +32,6 @@ POSITION = re.compile(r"[0-9a-f]{8}-[0-9]{1,9}\.[0-9]{1,9}|-")
 
 
 class Viewer:
-    """Somebody who waits for news."""
-
     def __init__(self) -> None:
         self.news = asyncio.Event()
 
@@ -46,34 +44,48 @@ class Watched:
     update: bytes = b""  # the last message about its rounds
     version: int = 0  # how many of them there were
     read: bool = False
-    viewers: set[Viewer] = field(default_factory=set)
 
 
-class RunWatcher:
-    """Looks at one run while somebody watches it."""
+class Watcher:
+    """Looks for news while somebody watches."""
 
-    def __init__(self, runs: RunsFolder, log: EventLog) -> None:
-        self._runs, self.log = runs, log
-        self.seen = Watched()
-        self._state: RecordState | None = None
-        self._histories: object = None
-        self._looked = float("-inf")
+    def __init__(self, runs: RunsFolder) -> None:
+        self._runs = runs
+        self._viewers: set[Viewer] = set()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, viewer: Viewer) -> None:
         """One more viewer; the first one starts the watcher."""
-        self.seen.viewers.add(viewer)
+        self._viewers.add(viewer)
         if self._task is None:
             self._task = asyncio.create_task(self._watch())
 
     def remove(self, viewer: Viewer) -> bool:
         """One viewer less; whether nobody is left."""
-        self.seen.viewers.discard(viewer)
-        if self.seen.viewers or self._task is None:
-            return not self.seen.viewers
-        self._task.cancel()
-        self._task = None
-        return True
+        self._viewers.discard(viewer)
+        if not self._viewers and self._task is not None:
+            self._task.cancel()
+            self._task = None
+        return not self._viewers
+
+    def _tell(self) -> None:
+        for viewer in self._viewers:
+            viewer.news.set()
+
+    async def _watch(self) -> None:
+        raise NotImplementedError
+
+
+class RunWatcher(Watcher):
+    """Looks at one run."""
+
+    def __init__(self, runs: RunsFolder, log: EventLog) -> None:
+        super().__init__(runs)
+        self.log = log
+        self.seen = Watched()
+        self._state: RecordState | None = None
+        self._histories: object = None
+        self._looked = float("-inf")
 
     async def _watch(self) -> None:
         while True:
@@ -83,8 +95,7 @@ class RunWatcher:
                 entry = await asyncio.to_thread(self._read)
                 self._take(entry)
                 if (self.seen.version, len(self.log.events)) != before:
-                    for viewer in self.seen.viewers:
-                        viewer.news.set()
+                    self._tell()
                 await asyncio.sleep(max(LOOK_SECONDS, READ_SECONDS - time.monotonic() + started))
             else:
                 await asyncio.sleep(LOOK_SECONDS)
@@ -125,13 +136,11 @@ def round_facts(log: EventLog, entry: ListedRun | None) -> dict[str, Any]:
     return {**facts, "log": log.log, "events": len(log.events)}
 
 
-class ListWatcher:
+class ListWatcher(Watcher):
     """Looks for runs that are new, changed or gone, for all viewers together."""
 
     def __init__(self, runs: RunsFolder) -> None:
-        self._runs = runs
-        self._viewers: set[Viewer] = set()
-        self._task: asyncio.Task[None] | None = None
+        super().__init__(runs)
         self._known: dict[str, ListedRun] | None = None
         self.version, self.update = 0, b""
         self._whole: tuple[int, bytes] | None = None
@@ -141,41 +150,31 @@ class ListWatcher:
         if self._known is None:
             return b""
         if self._whole is None or self._whole[0] != self.version:
-            entries = [entry.model_dump() for entry in self._known.values()]
-            facts = {"folder": self._runs.name, "runs": entries, "removed": []}
-            self._whole = self.version, message("runs", facts)
+            self._whole = self.version, self._message(list(self._known.values()), [])
         return self._whole[1]
 
-    def add(self, viewer: Viewer) -> None:
-        """One more viewer."""
-        self._viewers.add(viewer)
-        if self._task is None:
-            self._task = asyncio.create_task(self._watch())
+    def _message(self, entries: list[ListedRun], removed: list[str]) -> bytes:
+        runs = [entry.model_dump() for entry in entries]
+        return message("runs", {"folder": self._runs.name, "runs": runs, "removed": removed})
 
-    def remove(self, viewer: Viewer) -> None:
-        """One viewer less."""
-        self._viewers.discard(viewer)
-        if not self._viewers and self._task is not None:
-            self._task.cancel()
-            self._task, self._known, self._whole = None, None, None
+    def remove(self, viewer: Viewer) -> bool:
+        """As in Watcher; nobody left: the next one begins with a new look."""
+        nobody = super().remove(viewer)
+        if nobody:
+            self._known, self._whole = None, None
+        return nobody
 
     async def _watch(self) -> None:
         while True:
             started = time.monotonic()
             entries = {entry.run: entry for entry in await asyncio.to_thread(self._runs.listing)}
-            first = self._known is None
-            if self._known is not None and entries != self._known:
-                changed = [
-                    entry.model_dump()
-                    for run, entry in entries.items()
-                    if self._known.get(run) != entry
-                ]
-                removed = sorted(self._known.keys() - entries.keys())
-                facts = {"folder": self._runs.name, "runs": changed, "removed": removed}
-                self.update, self.version = message("runs", facts), self.version + 1
-            if first or entries != self._known:
-                for viewer in self._viewers:
-                    viewer.news.set()
+            before = self._known
+            if before is not None and entries != before:
+                changed = [entry for run, entry in entries.items() if before.get(run) != entry]
+                removed = sorted(before.keys() - entries.keys())
+                self.update, self.version = self._message(changed, removed), self.version + 1
+            if entries != before:
+                self._tell()
             self._known = entries
             took = time.monotonic() - started
             await asyncio.sleep(max(LIST_SECONDS, took / LIST_SHARE))

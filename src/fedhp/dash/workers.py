@@ -59,7 +59,6 @@ def worker_table(run: RunReader, log: EventLog, *, round_index: int, last: int) 
 
 
 def worker_history(run: RunReader, log: EventLog, worker: int) -> WorkerHistory:
-    """One worker over all rounds."""
     workers = int(run.meta("workers"))
     if not 0 <= worker < workers:
         raise NoSuchRound(

@@ -78,11 +78,9 @@ def read_npz(request: ReadRequest, *, layout: Layout = "auto") -> RawData:
         ) from error
     names = tuple(map(str, content["class_names"])) if "class_names" in content else ()
     if all(key in content for key in _DIVIDED):
-        train = content["x_train"], content["y_train"]
-        test = content["x_test"], content["y_test"]
+        train, test = ((content[f"x_{part}"], content[f"y_{part}"]) for part in ("train", "test"))
         raw = from_arrays(train, test, layout=layout, class_names=names, where=str(path))
-        groups = _groups(content, samples=len(raw.train_targets), where=str(path))
-        return raw if groups is None else replace(raw, groups=groups)
+        return replace(raw, groups=_groups(content, samples=len(train[1]), where=str(path)))
     if all(key in content for key in _UNDIVIDED):
         return from_unsplit_arrays(content, layout=layout, class_names=names, where=str(path))
     raise DataError(
@@ -93,7 +91,6 @@ def read_npz(request: ReadRequest, *, layout: Layout = "auto") -> RawData:
 
 
 def _arrays(stream: IO[bytes], path: Path) -> tuple[list[str], dict[str, AnyArray]]:
-    """All keys of an .npz file, and the arrays under the known ones."""
     # object arrays would be pickles, which can run any code
     archive = np.load(stream, allow_pickle=False)
     if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -113,11 +110,10 @@ def _promised(archive: np.lib.npyio.NpzFile, key: str) -> int:
     zipped: zipfile.ZipFile = archive.zip  # type: ignore[assignment]
     name = key if key in zipped.namelist() else f"{key}.npy"
     with zipped.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-        else:
-            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+        first = np.lib.format.read_magic(member) == (1, 0)
+        form = np.lib.format
+        read_header = form.read_array_header_1_0 if first else form.read_array_header_2_0
+        shape, _, dtype = read_header(member)
     return max(zipped.getinfo(name).file_size, math.prod(shape) * dtype.itemsize)
 
 
@@ -141,9 +137,8 @@ def _groups(content: Mapping[str, AnyArray], *, samples: int, where: str) -> Any
             allowed="one array of user ids",
             fix=f"remove {names[1]}",
         )
-    if not names:
-        return None
-    return group_numbers(content[names[0]], samples=samples, name=names[0], where=where)
+    numbers = (group_numbers(content[n], samples=samples, name=n, where=where) for n in names)
+    return next(numbers, None)
 
 
 def group_numbers(ids: AnyArray, *, samples: int, name: str, where: str) -> AnyArray:
@@ -217,13 +212,11 @@ def check_labels(name: str, labels: AnyArray, *, classes: int, where: str) -> No
 
 def _targets(pairs: list[tuple[str, AnyArray]], where: str) -> tuple[list[AnyArray], int | None]:
     """Whole numbers are classes; floats are values to predict, [n, k]."""
-    arrays = []
-    for name, values in pairs:
-        array = np.asarray(values)
-        check_numbers(name, array, where=where)
+    arrays = [np.asarray(values) for _, values in pairs]
+    for place, array in enumerate(arrays):
+        check_numbers(pairs[place][0], array, where=where)
         if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f":
-            array = array[:, 0]
-        arrays.append(array)
+            arrays[place] = array[:, 0]
     kinds = {array.dtype.kind == "f" for array in arrays}
     if len(kinds) > 1:
         raise DataError(
@@ -293,16 +286,11 @@ def _inputs(name: str, values: AnyArray, *, samples: int, layout: Layout, where:
         )
     if array.ndim == 3:
         return array[:, None]
-    if array.ndim == 4 and _channels_last(array, layout):
-        return np.ascontiguousarray(array.transpose(0, 3, 1, 2))
-    return array
-
-
-def _channels_last(array: AnyArray, layout: Layout) -> bool:
-    if layout != "auto":
-        return layout == "channels_last"
     channels = (1, 3, 4)
-    return array.shape[3] in channels and array.shape[1] not in channels
+    last = layout == "channels_last"
+    if layout == "auto" and array.ndim == 4:
+        last = array.shape[3] in channels and array.shape[1] not in channels
+    return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if array.ndim == 4 and last else array
 
 
 def _class_names(

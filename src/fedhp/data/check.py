@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,7 @@ from fedhp.config import DataConfig
 from fedhp.data.cifar import TEST, TRAIN, batch_file, holds_cifar10, is_archive, read_batch_file
 from fedhp.data.fetch import SOURCES
 from fedhp.data.huggingface import holds_huggingface
-from fedhp.data.idx import (
-    emnist_splits,
-    holds_mnist,
-    images_file,
-    labels_file,
-    read_idx,
-)
+from fedhp.data.idx import emnist_splits, holds_mnist, images_file, labels_file, read_idx
 from fedhp.data.images import ZipTree, holds_image_folder, holds_tiny_imagenet, is_image
 from fedhp.data.load import read
 from fedhp.data.raw import AnyArray
@@ -99,7 +93,6 @@ def check(path: Path) -> list[DataFinding]:
 
 
 def _recognise(path: Path, *, depth: int) -> Iterator[DataConfig]:
-    """Data settings that could read this path."""
     where = str(path)
     if path.is_file():
         if path.suffix == ".npz":
@@ -171,13 +164,10 @@ def _examine(config: DataConfig, official: str) -> DataFinding:
 
 
 def _counts(targets: AnyArray, classes: int | None) -> IntArray | None:
-    if classes is None:
-        return None
-    return np.bincount(targets, minlength=classes).astype(np.int64)
+    return None if classes is None else np.bincount(targets, minlength=classes).astype(np.int64)
 
 
 def _official(config: DataConfig) -> str:
-    """How the files compare with the published checksums."""
     path = Path(config.path or "")
     if path.is_file():
         expected = _ARCHIVE_MD5.get(path.name)
@@ -195,17 +185,17 @@ def _official(config: DataConfig) -> str:
             files[f"{name}.bin" if file is not None and ".bin" in file.name else name] = file
     if not files:
         return "no checksums are published for these files"
+
+    def matches(name: str) -> bool:
+        file = files[name]
+        try:
+            return file is not None and content_md5(file) == CONTENT_MD5[name]
+        except DataError:
+            return False  # the error of reading it says why
+
     with ThreadPoolExecutor() as pool:
-        matching = list(pool.map(_matches, files.values(), files))
-    wrong = [name for name, matches in zip(files, matching, strict=True) if not matches]
-    return _verdict(wrong, len(files))
-
-
-def _matches(file: Path | None, name: str) -> bool:
-    try:
-        return file is not None and content_md5(file) == CONTENT_MD5[name]
-    except DataError:
-        return False  # the error of reading it says why
+        matching = zip(files, pool.map(matches, files), strict=True)
+        return _verdict([name for name, same in matching if not same], len(files))
 
 
 def _verdict(wrong: list[str], files: int) -> str:
@@ -215,7 +205,6 @@ def _verdict(wrong: list[str], files: int) -> str:
 
 
 def _single_file(path: Path) -> Iterator[DataFinding]:
-    """A file that is only one part of a data set."""
     plain = path.name.removesuffix(".gz").removesuffix(".xz")
     hint = ("this is one file of a data set: set data.path to its folder",)
     if plain.endswith("idx3-ubyte"):
@@ -225,24 +214,11 @@ def _single_file(path: Path) -> Iterator[DataFinding]:
     elif plain.endswith("idx1-ubyte"):
         labels = read_idx(path, dimensions=1)
         counts = np.bincount(labels).astype(np.int64)
-        yield DataFinding(
-            path,
-            "IDX file of labels",
-            hint,
-            train_images=len(labels),
-            classes=len(counts),
-            train_counts=counts,
-        )
+        found = DataFinding(path, "IDX file of labels", hint, train_images=len(labels))
+        yield replace(found, classes=len(counts), train_counts=counts)
     elif plain.removesuffix(".bin") in (*TRAIN, TEST):
         images, labels = read_batch_file(path)
         matches = content_md5(path) == CONTENT_MD5.get(plain)
-        yield DataFinding(
-            path,
-            "one CIFAR-10 batch",
-            hint,
-            train_images=len(images),
-            classes=10,
-            shape=images.shape[1:],
-            train_counts=_counts(labels, 10),
-            official=_verdict([] if matches else [plain], 1),
-        )
+        found = DataFinding(path, "one CIFAR-10 batch", hint, len(images), shape=images.shape[1:])
+        official = _verdict([] if matches else [plain], 1)
+        yield replace(found, classes=10, train_counts=_counts(labels, 10), official=official)

@@ -50,14 +50,12 @@ def read_cifar10(request: ReadRequest) -> RawData:
 
 
 def holds_cifar10(path: Path) -> bool:
-    """Whether a path looks like CIFAR-10: a folder of batches or an archive."""
     if path.is_file():
         return is_archive(path)
     return any(batch_file(path, name) is not None for name in (*TRAIN, TEST))
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file has the name of a tar archive."""
     return path.name.endswith((".tar", ".tar.gz", ".tgz", ".tar.xz"))
 
 
@@ -118,7 +116,15 @@ def _parse(content: bytes, name: str, *, file: str) -> Batch:
             fix="get the official files",
         )
     if name.endswith(".bin"):
-        images, labels = _binary(content, file=file)
+        if len(content) == 0 or len(content) % _RECORD:
+            raise DataError(
+                f"{file}: {len(content)} bytes are not a whole number of records",
+                allowed=f"records of {_RECORD} bytes: label, then 1024 red, green and blue values"
+                f" (10000 records = {10000 * _RECORD} bytes)",
+                fix="the file is truncated or corrupt: get it again",
+            )
+        records = np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD)
+        images, labels = records[:, 1:], records[:, 0].astype(np.int64)
     else:
         images, labels = read_python_batch(content, file=file)
         if images.shape[1] != _RECORD - 1 or len(images) != len(labels) or len(images) == 0:
@@ -136,18 +142,6 @@ def _parse(content: bytes, name: str, *, file: str) -> Batch:
             fix="the file is corrupt or not CIFAR-10 (CIFAR-100 has another layout): get it again",
         )
     return images.reshape(-1, 3, 32, 32), labels
-
-
-def _binary(content: bytes, *, file: str) -> Batch:
-    if len(content) == 0 or len(content) % _RECORD:
-        raise DataError(
-            f"{file}: {len(content)} bytes are not a whole number of records",
-            allowed=f"records of {_RECORD} bytes: label, then 1024 red, green and blue values"
-            f" (10000 records = {10000 * _RECORD} bytes)",
-            fix="the file is truncated or corrupt: get it again",
-        )
-    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD)
-    return records[:, 1:], records[:, 0].astype(np.int64)
 
 
 def _checked(batches: list[Batch], where: str) -> list[Batch]:

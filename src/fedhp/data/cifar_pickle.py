@@ -41,9 +41,8 @@ def read_python_batch(content: bytes, *, file: str) -> tuple[AnyArray, AnyArray]
         _refuse(file, "has no list of whole numbers under the key 'labels'")
     if any(not 0 <= label <= 255 for label in labels):
         _refuse(file, "has a label outside 0..255")
-    return _rows(getattr(data, "state", None), reader.dtype_type, file=file), np.array(
-        labels, dtype=np.int64
-    )
+    rows = _rows(getattr(data, "state", None), reader.dtype_type, file=file)
+    return rows, np.array(labels, dtype=np.int64)
 
 
 def _rows(state: Any, dtype_type: type, *, file: str) -> AnyArray:
@@ -51,18 +50,12 @@ def _rows(state: Any, dtype_type: type, *, file: str) -> AnyArray:
     if not isinstance(state, tuple) or len(state) != 5:
         _refuse(file, "has an array in an unknown format")
     _, shape, dtype, fortran, content = state
-    if not isinstance(dtype, dtype_type) or getattr(dtype, "arguments", ())[:1] not in (
-        ("u1",),
-        (b"u1",),
-    ):
+    kind = getattr(dtype, "arguments", ())[:1]
+    if not isinstance(dtype, dtype_type) or kind not in (("u1",), (b"u1",)):
         _refuse(file, "has an array that is not of unsigned bytes")
-    if (
-        not isinstance(shape, tuple)
-        or len(shape) != 2
-        or not all(type(size) is int and size >= 0 for size in shape)
-        or not isinstance(content, bytes)
-        or shape[0] * shape[1] != len(content)
-    ):
+    numbers = isinstance(shape, tuple) and [type(size) is int and size >= 0 for size in shape]
+    plain = numbers == [True, True] and isinstance(content, bytes)
+    if not plain or shape[0] * shape[1] != len(content):
         _refuse(file, "has an array whose shape does not fit its bytes")
     order = "F" if fortran else "C"
     return np.frombuffer(content, dtype=np.uint8).reshape(shape, order=order)  # type: ignore[call-overload,no-any-return]

@@ -32,11 +32,6 @@ _LARGEST = 8 << 30  # bytes of one file; the published ones have at most 0.6 GB
 _TEMPORARY = {408, 425, 429, 500, 502, 503, 504}  # status codes worth another attempt
 
 
-def free_bytes(folder: Path) -> int:
-    """Free space on the disk of a folder."""
-    return shutil.disk_usage(folder).free
-
-
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How long to wait for a server and how often to try again."""
@@ -46,7 +41,7 @@ class RetryPolicy:
     backoff: float = 1.0  # s before the second attempt, doubling
     longest_backoff: float = 30.0
     sleep: Callable[[float], None] = time.sleep  # tests replace these two
-    free: Callable[[Path], int] = free_bytes
+    free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
 
 
 class _TransferError(Exception):
@@ -68,12 +63,11 @@ def download(
         with _locked(job.part):
             continued = job.part.stat().st_size > 0
             job.run()
-            digest = file_md5(job.part)
-            if digest != md5 and continued:
+            if continued and file_md5(job.part) != md5:
                 # the kept beginning may belong to an older file
                 job.start_over()
                 job.run()
-                digest = file_md5(job.part)
+            digest = file_md5(job.part)
             if digest != md5:
                 size = job.part.stat().st_size
                 job.discard()
@@ -124,7 +118,6 @@ class _Download:
         return self.target.with_name(self.target.name + ".part.tag")
 
     def run(self) -> None:
-        """Send requests until the file is complete or the attempts are used up."""
         failures = 0
         while True:
             size_before = self.part.stat().st_size
@@ -147,7 +140,6 @@ class _Download:
             self.policy.sleep(min(pause, self.policy.longest_backoff))
 
     def request(self) -> None:
-        """Send one request; returns when the file is complete."""
         import httpx
 
         size = self.part.stat().st_size
@@ -178,9 +170,8 @@ class _Download:
 
         total: int | None = None
         if response.status_code == 206:
-            span = re.fullmatch(
-                r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "")
-            )
+            sent = response.headers.get("Content-Range", "")
+            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", sent)
             if span is None or int(span[1]) != size:
                 self.start_over()
                 raise _TransferError("the server sent a different part than was requested")
@@ -227,7 +218,6 @@ class _Download:
         )
 
     def check_size(self, size: int, total: int | None) -> None:
-        """Refuse a file that is too large, or larger than the free space."""
         if max(size, total or 0) > _LARGEST:
             self.discard()
             raise DataError(
@@ -278,7 +268,6 @@ def _write(sink: IO[bytes], block: bytes) -> None:
 
 
 def unwritable(path: str | Path, error: OSError) -> FedhpError:
-    """The error for a data set that cannot be written."""
     return storage_error(
         error,
         path,

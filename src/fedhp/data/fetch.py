@@ -60,8 +60,6 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of a fetch."""
-
     name: str
     path: Path  # for data.path
     downloaded: tuple[str, ...]
@@ -78,8 +76,15 @@ def fetch(
     source: DataSource | None = None,
 ) -> Fetched:
     """Download the missing files, check and unpack them; safe to repeat."""
+    source = source or SOURCES.get(name)
     if source is None:
-        source = _source(name)
+        raise ConfigError(
+            f"unknown data set {name!r}",
+            key="NAME",
+            source="command line",
+            allowed=", ".join(SOURCES),
+            fix="digits needs no download; for your own files set data.path",
+        )
     if mirror is not None:
         source = replace(source, base=_checked_mirror(mirror))
     folder = (cache_folder() if to is None else to) / source.folder
@@ -128,7 +133,6 @@ def _fetch_archive(
 
 
 def _complete(folder: Path, md5: str) -> bool:
-    """Whether all files of an archive are there, unchanged."""
     try:
         receipt = json.loads((folder / _RECEIPT).read_text(encoding="utf-8"))
         if receipt["archive"] != md5:
@@ -139,18 +143,6 @@ def _complete(folder: Path, md5: str) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-
-
-def _source(name: str) -> DataSource:
-    if name not in SOURCES:
-        raise ConfigError(
-            f"unknown data set {name!r}",
-            key="NAME",
-            source="command line",
-            allowed=", ".join(SOURCES),
-            fix="digits needs no download; for your own files set data.path",
-        )
-    return SOURCES[name]
 
 
 def _checked_mirror(url: str) -> str:

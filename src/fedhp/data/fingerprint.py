@@ -18,11 +18,13 @@ from fedhp.types import DataFingerprint, Dataset
 _CHUNK_BYTES = 1 << 22
 
 
-def fingerprint_of(raw: RawData, *, pool: int = 1, scaled: bool = False) -> DataFingerprint:
+def fingerprint_of(
+    raw: RawData | Dataset, *, pool: int = 1, scaled: bool = False
+) -> DataFingerprint:
     """Of the samples that are used. A scaling is what the training inputs make it, so these are
     part of it."""
     inputs = _digest(raw.train_inputs)
-    groups = None if raw.groups is None else _digest(raw.groups)
+    groups = None if raw.groups is None else _digest(np.asarray(raw.groups))
     targets = raw.test_targets.shape[1:]
     shape = [list(raw.train_inputs.shape[1:]), raw.classes, list(targets), list(raw.class_names)]
     test = [_digest(raw.test_inputs), _digest(raw.test_targets)]
@@ -36,17 +38,7 @@ def fingerprint(dataset: Dataset) -> DataFingerprint:
     """Of a prepared data set; that of a user's task has none before."""
     if dataset.fingerprint is not None:
         return dataset.fingerprint
-    return fingerprint_of(
-        RawData(
-            dataset.train_inputs,
-            dataset.train_targets,
-            dataset.test_inputs,
-            dataset.test_targets,
-            dataset.classes,
-            tuple(dataset.class_names),
-            None if dataset.groups is None else np.asarray(dataset.groups),
-        )
-    )
+    return fingerprint_of(dataset)
 
 
 def _digest(array: AnyArray) -> str:

@@ -11,6 +11,7 @@ import importlib.util
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,13 @@ def read_huggingface(
     layout: Layout = "auto",
 ) -> RawData:
     """The columns `inputs` and `targets` of a data set; without splits, divided 80 / 20."""
-    _check_installed(request)
+    if importlib.util.find_spec("datasets") is None:
+        raise ConfigError(
+            "'huggingface' needs the Python package 'datasets', which is not installed",
+            key="data.name",
+            allowed="an installation with the extra 'huggingface'",
+            fix=f"{install_extra('huggingface')}; or use another data set",
+        )
     if (request.path is None) == (dataset is None):
         raise ConfigError(
             "is missing" if dataset is None else "and data.options.dataset are both given",
@@ -67,7 +74,7 @@ def read_huggingface(
         )
     if dataset is None:
         of_hub = {"config": config, "revision": revision, "download": download or None}
-        _refuse_ineffective(request, of_hub, "data.options.dataset is not set")
+        _refuse_ineffective(of_hub, "data.options.dataset is not set")
         assert request.path is not None
         splits, where = _local(request.path), str(request.path)
     else:
@@ -75,15 +82,14 @@ def read_huggingface(
         where = f"data.options.dataset = {dataset!r}"
     reader = _Reader(where=where, inputs=inputs, targets=targets, size=size, grayscale=grayscale)
     undivided = list(splits) == [UNDIVIDED]
-    named = {"train": None if train == "train" else train, "test": None if test == "test" else test}
-    if undivided:
-        _refuse_ineffective(request, named, "the data set has no splits")
-    elif divide:
-        _refuse_ineffective(request, {"test": named["test"]}, "data.options.divide is true")
+    if undivided or divide:
+        why = "the data set has no splits" if undivided else "data.options.divide is true"
+        named = {"train": train, "test": test} if undivided else {"test": test}
+        _refuse_ineffective({key: name for key, name in named.items() if name != key}, why)
     if divide or undivided:
         part = splits[UNDIVIDED] if UNDIVIDED in splits else _split(splits, train, "train", where)
-        layout = _layout_of(request, reader, part, layout)
-        content = reader.arrays(part)
+        layout = _layout_of(reader, part, layout)
+        content = dict(zip("xy", reader.arrays(part), strict=True))
         if groups is not None:
             content["groups"] = reader.group_ids(part, groups)
         return from_unsplit_arrays(
@@ -91,15 +97,11 @@ def read_huggingface(
         )
     training = _split(splits, train, "train", where)
     testing = _split(splits, test, "test", where)
-    layout = _layout_of(request, reader, training, layout)
+    layout = _layout_of(reader, training, layout)
     reader.check_same_names(training, testing)
-    first, second = (
-        reader.arrays(part, limit)
-        for part, limit in ((training, request.train_images), (testing, request.test_images))
-    )
     raw = from_arrays(
-        (first["x"], first["y"]),
-        (second["x"], second["y"]),
+        reader.arrays(training, request.train_images),
+        reader.arrays(testing, request.test_images),
         layout=layout,
         class_names=reader.class_names(training),
         where=where,
@@ -108,10 +110,7 @@ def read_huggingface(
         return raw
     ids = reader.group_ids(training, groups)[: len(raw.train_targets)]
     numbers = group_numbers(ids, samples=len(ids), name=groups, where=where)
-    return RawData(
-        *(raw.train_inputs, raw.train_targets, raw.test_inputs, raw.test_targets),
-        *(raw.classes, raw.class_names, numbers),
-    )
+    return replace(raw, groups=numbers)
 
 
 def holds_huggingface(path: Path) -> bool:
@@ -120,18 +119,7 @@ def holds_huggingface(path: Path) -> bool:
     return saved or next(path.glob(PARQUET), None) is not None
 
 
-def _check_installed(request: ReadRequest) -> None:
-    if importlib.util.find_spec("datasets") is None:
-        raise ConfigError(
-            "'huggingface' needs the Python package 'datasets', which is not installed",
-            key="data.name",
-            allowed="an installation with the extra 'huggingface'",
-            fix=f"{install_extra('huggingface')}; or use another data set",
-        )
-
-
-def _refuse_ineffective(request: ReadRequest, options: Mapping[str, Any], why: str) -> None:
-    """Refuse options that are set where they change nothing."""
+def _refuse_ineffective(options: Mapping[str, Any], why: str) -> None:
     for key, value in options.items():
         if value is not None:
             raise ConfigError(
@@ -142,19 +130,18 @@ def _refuse_ineffective(request: ReadRequest, options: Mapping[str, Any], why: s
             )
 
 
-def _layout_of(request: ReadRequest, reader: _Reader, part: Dataset, layout: Layout) -> Layout:
+def _layout_of(reader: _Reader, part: Dataset, layout: Layout) -> Layout:
     """The layout of the inputs: encoded images have one, and only they can be resized."""
     if reader.has_images(part):
         given = None if layout == "auto" else layout
-        _refuse_ineffective(request, {"layout": given}, "the inputs are encoded images")
+        _refuse_ineffective({"layout": given}, "the inputs are encoded images")
         return "channels_first"
     of_images = {"size": reader.size, "grayscale": reader.grayscale}
-    _refuse_ineffective(request, of_images, "the inputs are numbers, not encoded images")
+    _refuse_ineffective(of_images, "the inputs are numbers, not encoded images")
     return layout
 
 
 def _local(path: Path) -> dict[str, Dataset]:
-    """The splits at a path."""
     import datasets
 
     require_existing(path)
@@ -188,7 +175,10 @@ def _from_parquet(path: Path, files: Sequence[Path]) -> dict[str, Dataset]:
 
     by_split: dict[str, list[Path]] = {}
     for file in files:
-        by_split.setdefault(_split_of(file, path), []).append(file)
+        names = [file.name] if file.parent == path else [file.name, file.parent.name]
+        words = [re.split(r"[-_.0-9]", name, maxsplit=1)[0] for name in names]
+        split = next(filter(SPLITS.__contains__, words), words[0] or words[-1])
+        by_split.setdefault(split, []).append(file)
     if path.is_file() or (len(files) == 1 and not SPLITS & by_split.keys()):
         by_split = {UNDIVIDED: list(files)}
     for split, some in by_split.items():
@@ -219,13 +209,6 @@ def _unpacked(file: Path) -> int:
     kinds = [field.type for field in content.schema_arrow]
     bits = sum(kind.bit_width for kind in kinds if pyarrow.types.is_primitive(kind))
     return max(int(pages), int(content.metadata.num_rows * bits) // 8)
-
-
-def _split_of(file: Path, path: Path) -> str:
-    """The split that a file at or below the path belongs to."""
-    names = [file.name] if file.parent == path else [file.name, file.parent.name]
-    words = [re.split(r"[-_.0-9]", name, maxsplit=1)[0] for name in names]
-    return next(filter(SPLITS.__contains__, words), words[0] or words[-1])
 
 
 def _from_hub(
@@ -273,37 +256,30 @@ def _split(splits: Mapping[str, Dataset], name: str, option: str, where: str) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads the chosen columns of a split as arrays."""
 
-    def __init__(
-        self,
-        *,
-        where: str,
-        inputs: str | list[str] | None,
-        targets: str | None,
-        size: int | None,
-        grayscale: bool | None,
-    ) -> None:
-        self.where, self.size, self.grayscale = where, size, grayscale
-        self._inputs, self._targets = inputs, targets
+    where: str
+    inputs: str | list[str] | None
+    targets: str | None
+    size: int | None
+    grayscale: bool | None
 
-    def arrays(self, part: Dataset, limit: int | None = None) -> dict[str, AnyArray]:
-        """x and y, of the first ones if there is a limit."""
+    def arrays(self, part: Dataset, limit: int | None = None) -> tuple[AnyArray, AnyArray]:
         columns, target = self.input_columns(part), self.target_column(part)
         if limit is not None:
             part = part.select(range(min(limit, len(part))))
         if not len(part):
             raise DataError(f"{self.where}: a split holds no samples", fix="choose another split")
-        return {"x": self._read_inputs(part, columns), "y": self._read_targets(part, target)}
+        return self._read_inputs(part, columns), self._read_targets(part, target)
 
     def input_columns(self, part: Dataset) -> list[str]:
         """The columns of the inputs: those asked for, or the only one that can be meant."""
-        chosen = self._inputs
+        chosen = self.inputs
         if chosen is None:
             images = [name for name, kind in part.features.items() if _is_image(kind)]
-            others = [name for name in part.column_names if name in ("image", "img", "x")]
-            candidates = images or others
+            candidates = images or [n for n in part.column_names if n in ("image", "img", "x")]
             if len(candidates) != 1:
                 raise self._no_column(part, "inputs", "the column of images, or those of features")
             chosen = candidates[0]
@@ -321,11 +297,10 @@ class _Reader:
 
     def target_column(self, part: Dataset) -> str:
         """The column of the labels: the one asked for, or the only one that can be meant."""
-        chosen = self._targets
+        chosen = self.targets
         if chosen is None:
             labels = [name for name, kind in part.features.items() if hasattr(kind, "names")]
-            others = [name for name in part.column_names if name in ("label", "labels", "y")]
-            candidates = labels or others
+            candidates = labels or [n for n in part.column_names if n in ("label", "labels", "y")]
             if len(candidates) != 1:
                 raise self._no_column(part, "targets", "the column of the class numbers")
             chosen = candidates[0]
@@ -333,12 +308,10 @@ class _Reader:
         return chosen
 
     def class_names(self, part: Dataset) -> tuple[str, ...]:
-        """The names of the classes, if the data set has them."""
         kind = part.features[self.target_column(part)]
         return tuple(map(str, getattr(kind, "names", None) or ()))
 
     def check_same_names(self, training: Dataset, testing: Dataset) -> None:
-        """Refuse splits whose class numbers mean different classes."""
         first, second = self.class_names(training), self.class_names(testing)
         if first != second:
             raise DataError(
@@ -349,7 +322,6 @@ class _Reader:
             )
 
     def group_ids(self, part: Dataset, column: str) -> AnyArray:
-        """Whose sample each one is."""
         self._check_column(part, column, "groups")
         return np.asarray(part.with_format(None)[column][:])
 
@@ -370,7 +342,13 @@ class _Reader:
 
     def _read_inputs(self, part: Dataset, columns: list[str]) -> AnyArray:
         if self.has_images(part):
-            return self._read_images(part, columns[0])
+            import datasets
+
+            rows = part.cast_column(columns[0], datasets.Image(decode=False)).with_format(None)
+            tree = _ImageColumn(rows, columns[0], self.where)
+            names = tree.names()
+            gray = tree.is_gray(names[0]) if self.grayscale is None else self.grayscale
+            return decode(tree, names, size=self.size, grayscale=gray)
         arrays = [self._read_numbers(part, column) for column in columns]
         if len(arrays) == 1:
             return arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
@@ -383,15 +361,6 @@ class _Reader:
                     fix="choose one column in data.options.inputs",
                 )
         return np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
-
-    def _read_images(self, part: Dataset, column: str) -> AnyArray:
-        import datasets
-
-        rows = part.cast_column(column, datasets.Image(decode=False)).with_format(None)
-        tree = _ImageColumn(rows, column, where=self.where)
-        names = tree.names()
-        gray = tree.is_gray(names[0]) if self.grayscale is None else self.grayscale
-        return decode(tree, names, size=self.size, grayscale=gray)
 
     def _read_numbers(self, part: Dataset, column: str) -> AnyArray:
         values = part.with_format(None)[column][:]
@@ -441,19 +410,19 @@ class _Reader:
         return array
 
 
+@dataclass(frozen=True, slots=True)
 class _ImageColumn:
     """The images of a column, as files that `decode` reads."""
 
-    def __init__(self, rows: Dataset, column: str, *, where: str) -> None:
-        self._rows, self._column, self._where = rows, column, where
+    rows: Dataset
+    column: str
+    place: str
 
     def names(self) -> list[str]:
-        """The numbers of the rows."""
-        return [str(index) for index in range(len(self._rows))]
+        return [str(index) for index in range(len(self.rows))]
 
     def read(self, name: str) -> bytes:
-        """The encoded image of a row."""
-        content: Any = self._rows[int(name)][self._column]
+        content: Any = self.rows[int(name)][self.column]
         if content and content.get("bytes"):
             return bytes(content["bytes"])
         path = content and content.get("path")
@@ -470,11 +439,9 @@ class _ImageColumn:
         )
 
     def where(self, name: str) -> str:
-        """The place of a row in words."""
-        return f"{self._where}, row {name} of {self._column!r}"
+        return f"{self.place}, row {name} of {self.column!r}"
 
     def is_gray(self, name: str) -> bool:
-        """Whether an image has one channel."""
         from PIL import Image
 
         try:

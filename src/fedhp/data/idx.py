@@ -44,7 +44,6 @@ _KINDS = {1: "labels", 3: "images"}
 
 
 def read_mnist(request: ReadRequest) -> RawData:
-    """MNIST from its four IDX files."""
     folder = locate(
         request,
         "mnist",
@@ -61,6 +60,12 @@ def read_mnist(request: ReadRequest) -> RawData:
 def read_emnist(request: ReadRequest) -> RawData:
     """One EMNIST split; data.split names it (default byclass, the 62 classes of the paper)."""
     split = request.split or "byclass"
+
+    def remark(folders: Sequence[Path]) -> str:
+        splits = sorted({other for folder in folders for other in emnist_splits(folder)})
+        there = f"; data.split = {split!r} is not there, but {', '.join(map(repr, splits))} is"
+        return there if splits else ""
+
     folder = locate(
         request,
         "emnist",
@@ -68,7 +73,7 @@ def read_emnist(request: ReadRequest) -> RawData:
         holds=lambda path: split in emnist_splits(path),
         needs=f"emnist-{split}-{{train,test}}-images-idx3-ubyte and -labels-idx1-ubyte (or one"
         f" undivided pair emnist-{split}-images-idx3-ubyte), plain, .gz or .xz",
-        remark=lambda folders: _other_splits(folders, split),
+        remark=remark,
     )
     family = split if split in FAMILIES else split.partition("-")[0]
     names = FAMILIES.get(family, ())
@@ -84,17 +89,11 @@ def read_emnist(request: ReadRequest) -> RawData:
     test = read_pair(folder, f"{stem}-test", classes=limit, first=first)
     # an official split has its official number of classes; a part of one, those that occur
     classes = limit if split in FAMILIES else 1 + int(max(train[1].max(), test[1].max()))
-    return _raw_data(
-        (_upright(train[0]), train[1]),
-        (_upright(test[0]), test[1]),
-        classes=classes,
-        names=names[:classes],
-        folder=folder,
-    )
+    pairs = [(_upright(images), labels) for images, labels in (train, test)]
+    return _raw_data(*pairs, classes=classes, names=names[:classes], folder=folder)
 
 
 def holds_mnist(folder: Path) -> bool:
-    """Whether this folder has at least one of MNIST's image files."""
     return any(images_file(folder, stem) is not None for stem in ("train", "t10k"))
 
 
@@ -116,7 +115,6 @@ def images_file(folder: Path, stem: str) -> Path | None:
 
 
 def labels_file(folder: Path, stem: str) -> Path | None:
-    """The label file with this prefix, likewise."""
     return first_existing(folder, f"{stem}-labels-idx1-ubyte", f"{stem}-labels.idx1-ubyte")
 
 
@@ -153,7 +151,6 @@ def read_pair(
 
 
 def read_idx(path: Path, *, dimensions: int) -> AnyArray:
-    """The unsigned bytes of one IDX file."""
     wanted = f"00 00 {_UBYTE:02x} {dimensions:02x} (unsigned bytes, {dimensions} dimension(s))"
     with reading(path) as stream:
         magic = read_at_most(stream, 4)
@@ -201,10 +198,3 @@ def _raw_data(
             fix="the files do not belong together: get both again",
         )
     return RawData(train[0][:, None], train[1], test[0][:, None], test[1], classes, names)
-
-
-def _other_splits(folders: Sequence[Path], split: str) -> str:
-    splits = sorted({other for folder in folders for other in emnist_splits(folder)})
-    if not splits:
-        return ""
-    return f"; data.split = {split!r} is not there, but {', '.join(map(repr, splits))} is"

@@ -25,11 +25,8 @@ from fedhp.data.source_files import check_fits, locate, require_path
 from fedhp.errors import DataError
 from fedhp.types import IntArray
 
-TINY_IMAGENET_NAMES = (
-    "tiny-imagenet-200",
-    "tiny-imagenet-200.zip",
-    "tiny-imagenet-100",
-    "tiny-imagenet-100.zip",
+TINY_IMAGENET_NAMES = tuple(
+    f"tiny-imagenet-{classes}{suffix}" for classes in (200, 100) for suffix in ("", ".zip")
 )
 _TEST_FOLDERS = ("test", "val")
 _CLASS_FOLDERS = "<path>/train/<class>/* and <path>/test/<class>/* (or val), or <path>/<class>/*"
@@ -67,14 +64,10 @@ def read_image_folder(
         )
     train, train_labels = _in_turn(parts["train"], names, limit=request.train_images)
     test, test_labels = _in_turn(test_part, names, limit=request.test_images)
-    return RawData(
-        decode(tree, train, size=size, grayscale=grayscale),
-        train_labels,
-        decode(tree, test, size=size, grayscale=grayscale),
-        test_labels,
-        len(names),
-        names,
+    x_train, x_test = (
+        decode(tree, files, size=size, grayscale=grayscale) for files in (train, test)
     )
+    return RawData(x_train, train_labels, x_test, test_labels, len(names), names)
 
 
 def read_tiny_imagenet(request: ReadRequest) -> RawData:
@@ -105,12 +98,16 @@ def read_tiny_imagenet(request: ReadRequest) -> RawData:
     names, labels = _in_turn(train, wnids, limit=request.train_images)
     test, test_labels = _annotations(tree, files, wnids=wnids)
     test, test_labels = test[: request.test_images], test_labels[: request.test_images]
-    titles = _titles(tree, wnids) if "words.txt" in files else tuple(wnids)
+    lines = _text(tree, "words.txt").splitlines() if "words.txt" in files else []
+    words = {
+        wnid: title.partition(",")[0].strip()
+        for wnid, _, title in (line.partition("\t") for line in lines)
+    }
+    titles = tuple(words.get(wnid) or wnid for wnid in wnids)
     return RawData(decode(tree, names), labels, decode(tree, test), test_labels, len(wnids), titles)
 
 
 def holds_tiny_imagenet(path: Path) -> bool:
-    """Whether a path looks like Tiny-ImageNet: its folder, or a zip."""
     return path.suffix == ".zip" if path.is_file() else (path / "wnids.txt").is_file()
 
 
@@ -140,19 +137,14 @@ def _read_unsplit(
         )
     files, labels = _in_turn(classes, names, limit=None)
     train, test = holdout(labels, classes=len(names))
-    train, test = train[: request.train_images], test[: request.test_images]
-    return RawData(
-        decode(tree, [files[i] for i in train], size=size, grayscale=grayscale),
-        labels[train],
-        decode(tree, [files[i] for i in test], size=size, grayscale=grayscale),
-        labels[test],
-        len(names),
-        names,
+    parts = train[: request.train_images], test[: request.test_images]
+    x_train, x_test = (
+        decode(tree, [files[i] for i in part], size=size, grayscale=grayscale) for part in parts
     )
+    return RawData(x_train, labels[parts[0]], x_test, labels[parts[1]], len(names), names)
 
 
 def _by_class(images: Sequence[str], prefix: str) -> dict[str, list[str]]:
-    """Images below <prefix><class>/, by class, in natural order."""
     classes: dict[str, list[str]] = {}
     for name in images:
         top, slash, _ = name.removeprefix(prefix).partition("/")
@@ -197,12 +189,6 @@ def _annotations(
             f"{tree.where('val/val_annotations.txt')}: lists no images", fix=_FETCH_AGAIN
         )
     return names, np.array(labels, dtype=np.int64)
-
-
-def _titles(tree: FileTree, wnids: Sequence[str]) -> tuple[str, ...]:
-    lines = (line.partition("\t") for line in _text(tree, "words.txt").splitlines())
-    words = {wnid: title.partition(",")[0].strip() for wnid, _, title in lines}
-    return tuple(words.get(wnid) or wnid for wnid in wnids)
 
 
 def _text(tree: FileTree, name: str) -> str:
@@ -290,12 +276,10 @@ class ZipTree:
 
 
 def open_tree(path: Path) -> FileTree:
-    """The files of a folder or of a zip file."""
     return FolderTree(path) if path.is_dir() else ZipTree(path)
 
 
 def is_image(name: str) -> bool:
-    """Whether a file has the name of an image."""
     return name.lower().endswith(_SUFFIXES)
 
 
@@ -363,8 +347,6 @@ def _size(image: NDArray[np.uint8]) -> str:
 
 def _common_folder(files: Sequence[str]) -> str:
     """The folder that holds all files of a zip, unless its name has a meaning of its own."""
-    tops = {name.partition("/")[0] for name in files}
-    if len(tops) != 1 or not all("/" in name for name in files):
-        return ""
-    top = tops.pop()
-    return "" if top in ("train", "test", "val") else top + "/"
+    tops = {name.partition("/")[0] for name in files if "/" in name}
+    whole = len(tops) == 1 and all("/" in name for name in files)
+    return f"{tops.pop()}/" if whole and not tops & {"train", "test", "val"} else ""

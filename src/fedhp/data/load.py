@@ -22,7 +22,7 @@ from fedhp.components import check_settings, is_dotted, resolve
 from fedhp.config import DataConfig
 from fedhp.data.arrays import check_labels, check_numbers, from_arrays, group_numbers
 from fedhp.data.prepare import prepare
-from fedhp.data.raw import AnyArray, RawData, ReadRequest, is_whole
+from fedhp.data.raw import RawData, ReadRequest, is_whole
 from fedhp.errors import ConfigError, DataError, FedhpError, about, at_user_place
 from fedhp.types import Dataset
 
@@ -64,7 +64,6 @@ def clear_memory() -> None:
 
 
 def read(config: DataConfig) -> RawData:
-    """The data as stored in the files, checked but not prepared."""
     reader = resolve(config.name, BUILTINS, key="data.name")
     own = is_dotted(config.name)
     if config.split is not None and config.name != "emnist":
@@ -83,13 +82,13 @@ def read(config: DataConfig) -> RawData:
         train_images=config.train_images,
         test_images=config.test_images,
     )
-    keys = _keys(config)
+    keys, path = _keys(config), config.path or "not set"
     try:
         raw: RawData = reader(request, **settings)
     except MemoryError:
         raise DataError(
             f"the samples of data.name = {config.name!r} do not fit into the memory of this "
-            f"machine (data.path = {config.path or 'not set'})",
+            f"machine (data.path = {path})",
             allowed="data that fit into the memory of this machine",
             fix="if the data are what you expect, use fewer samples or a machine with more memory; "
             "otherwise delete the file",
@@ -98,7 +97,6 @@ def read(config: DataConfig) -> RawData:
     except DataError as error:
         if error.keys:
             raise
-        path = "not set" if config.path is None else config.path
         raise type(error)(
             f"{error.problem} (data.name = {config.name!r}, data.path = {path})",
             allowed=error.allowed,
@@ -109,7 +107,6 @@ def read(config: DataConfig) -> RawData:
 
 
 def _keys(config: DataConfig) -> tuple[str, ...]:
-    """The settings that name the data."""
     return ("data.name",) if config.path is None else ("data.name", "data.path")
 
 
@@ -184,24 +181,16 @@ def _checked(result: Any, name: str) -> RawData:
         train, test = np.asarray(result.train_targets), np.asarray(result.test_targets)
         if result.classes is None and train.ndim == test.ndim == 1:
             train, test = train[:, None], test[:, None]
-        raw = RawData(
-            np.asarray(result.train_inputs),
-            train,
-            np.asarray(result.test_inputs),
-            test,
-            result.classes,
-            tuple(result.class_names),
-            None
-            if result.groups is None
-            else group_numbers(result.groups, samples=len(train), name="groups", where=where),
-            _are_tokens(result.train_inputs, result.test_inputs),
-        )
+        groups = result.groups
+        if groups is not None:
+            groups = group_numbers(groups, samples=len(train), name="groups", where=where)
+        inputs = np.asarray(result.train_inputs), np.asarray(result.test_inputs)
+        names = tuple(result.class_names)
+        raw = RawData(inputs[0], train, inputs[1], test, result.classes, names, groups)
         _check_dataset(raw, where)
-        return raw
+        return _with_tokens(raw)
     if isinstance(result, tuple) and len(result) == 4:
-        parts = [np.asarray(part) for part in result]
-        raw = from_arrays((parts[0], parts[1]), (parts[2], parts[3]), where=where)
-        return replace(raw, tokens=_are_tokens(raw.train_inputs, raw.test_inputs))
+        return _with_tokens(from_arrays(result[:2], result[2:], where=where))
     kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
     raise DataError(
         f"{where}: the loader returned {kind}",
@@ -210,9 +199,10 @@ def _checked(result: Any, name: str) -> RawData:
     )
 
 
-def _are_tokens(train: AnyArray, test: AnyArray) -> bool:
+def _with_tokens(raw: RawData) -> RawData:
     """Whole numbers of a loader stay so, unless they are images [n, channels, height, width]."""
-    return all(is_whole(np.asarray(part)) and np.ndim(part) != IMAGE_AXES for part in (train, test))
+    parts = (raw.train_inputs, raw.test_inputs)
+    return replace(raw, tokens=all(is_whole(part) and part.ndim != IMAGE_AXES for part in parts))
 
 
 def _check_dataset(raw: RawData, where: str) -> None:

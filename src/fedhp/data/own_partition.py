@@ -77,9 +77,8 @@ class _Call:
         if isinstance(result, np.ndarray) and result.ndim == 1 and result.dtype != object:
             return self._from_owners(result, workers, samples=len(targets))
         if not isinstance(result, np.ndarray | list | tuple):
-            raise self.refused(
-                f"returns {_kind(result)}", allowed=_ALLOWED, fix="return one of these"
-            )
+            problem = f"returns {_kind(result)}"
+            raise self.refused(problem, allowed=_ALLOWED, fix="return one of these")
         if len(result) and all(np.isscalar(entry) for entry in result):
             return self._from_owners(np.asarray(result), workers, samples=len(targets))
         return self._from_parts(list(result), workers, samples=len(targets))
@@ -147,15 +146,9 @@ class _Call:
         return indices.astype(np.int64)
 
     def refused(self, problem: str, *, allowed: str, fix: str, location: str = "") -> ConfigError:
-        """The error about this function, with its file and line."""
         location = location or definition_place(self.function)
-        where = f" ({location})" if location else ""
-        return ConfigError(
-            f"{self.name!r}{where}: {problem}",
-            key="data.partition",
-            allowed=allowed,
-            fix=fix,
-        )
+        where = f"{self.name!r} ({location})" if location else repr(self.name)
+        return ConfigError(f"{where}: {problem}", key="data.partition", allowed=allowed, fix=fix)
 
 
 def _kind(value: Any) -> str:

@@ -8,8 +8,9 @@ worker of each sample.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,22 +49,10 @@ def partition(
             allowed=f"1 to {samples}, so that every worker has a sample",
             fix="lower workers, or use more data (data.train_images)",
         )
-    kind = config.partition
-    if is_dotted(kind):
+    if is_dotted(config.partition):
         owner = own_partition(dataset_targets, workers, config=config, seed=seed)
-    elif kind == "natural":
-        owner = _natural(groups, samples, workers=workers, seed=seed)
-    elif kind == "skew":
-        owner = _skew(dataset_targets, classes, workers=workers, skew=config.skew, seed=seed)
-    elif kind == "dirichlet":
-        owner = _dirichlet(dataset_targets, classes, workers=workers, alpha=config.alpha, seed=seed)
-    elif kind == "shards":
-        owner = _shards(dataset_targets, workers, shards_each=config.shards_per_worker, seed=seed)
-    elif kind == "quantity":
-        rng = generator(seed, Purpose.PARTITION, _SHARES)
-        owner = _by_size(samples, _shares(config.alpha, workers, rng=rng), seed=seed)
     else:
-        owner = _by_size(samples, np.full(workers, 1 / workers), seed=seed)
+        owner = _Division(dataset_targets, classes, groups, workers, config, seed).owner()
     _fill_empty(owner, workers, seed=seed)
     order = np.argsort(owner, kind="stable")
     order = order[np.count_nonzero(owner == UNUSED) :]
@@ -110,174 +99,173 @@ def apportion(
     return counts
 
 
-def _skew(
-    targets: NDArray[Any],
-    classes: int | None,
-    *,
-    workers: int,
-    skew: float | None,
-    seed: int,
-) -> IntArray:
-    # with at most 3 workers every worker is a home of every class, for any p
-    as_iid = skew is None or workers <= HOMES or abs(skew - HOMES / workers) < 1e-9
-    if classes is None and skew is None:
-        return _by_size(len(targets), np.full(workers, 1 / workers), seed=seed)
-    if classes is None or (classes < 2 and not as_iid):
-        raise ConfigError(
-            f"the value {skew} needs classes, but the data have"
-            f" {'none (values to predict)' if classes is None else 'only one'}",
-            key="data.skew",
-            allowed="no skew, for data of fewer than 2 classes",
-            fix="remove data.skew, or set data.partition to 'iid', 'quantity' or 'shards'",
-        )
-    shares = np.stack([skew_shares(label, workers, skew=skew) for label in range(classes)])
-    owner = _by_class(targets, shares, seed=seed)
-    held = np.bincount(owner, minlength=workers)
-    if not as_iid and not held.all():
-        _refuse_empty(targets, held == 0, shares=shares, skew=skew)
-    return owner
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """What is divided among how many, and by which rule."""
 
+    targets: NDArray[Any]
+    classes: int | None
+    groups: IntArray | None
+    workers: int
+    config: DataConfig
+    seed: int
 
-def _refuse_empty(
-    targets: NDArray[Any],
-    empty: BoolArray,
-    *,
-    shares: FloatArray,
-    skew: float | None,
-) -> None:
-    """Refuse workers that the rule leaves empty; those left empty by rounding are filled later."""
-    classes, workers = shares.shape
-    sizes = np.bincount(targets, minlength=classes)
-    homes = np.zeros(workers, dtype=np.bool_)
-    for label in np.flatnonzero(sizes):
-        homes[home_workers(int(label), workers)] = True
-    due = np.round(sizes @ shares, 6)
-    left_out = np.flatnonzero(empty & (~homes | (due == 0)))
-    if left_out.size:
-        raise ConfigError(
-            f"the value {skew} leaves {left_out.size} of {workers} workers without a sample (the"
-            f" first is worker {left_out[0]}): too few classes for this skew. Each class has"
-            f" {HOMES} home workers, and {np.count_nonzero(sizes)} classes reach"
-            f" {np.count_nonzero(homes)} workers",
-            key="data.skew",
-            allowed=f"a value that leaves samples for the others, or at most {HOMES * classes}"
-            " workers",
-            fix=f"move data.skew towards {HOMES / workers:.3g} (IID), lower workers, or set"
-            " data.partition = 'dirichlet'",
-        )
+    def owner(self) -> IntArray:
+        """The worker of each sample, by the rule that the settings name."""
+        by_name: dict[str, Callable[[], IntArray]] = {
+            "skew": self._skew,
+            "dirichlet": self._dirichlet,
+            "shards": self._shards,
+            "natural": self._natural,
+            "quantity": lambda: self._by_size(self._shares(self._rng(_SHARES))),
+        }
+        return by_name.get(self.config.partition, self._equal)()
 
+    def _rng(self, *purpose: int) -> np.random.Generator:
+        return generator(self.seed, Purpose.PARTITION, *purpose)
 
-def _dirichlet(
-    targets: NDArray[Any],
-    classes: int | None,
-    *,
-    workers: int,
-    alpha: float,
-    seed: int,
-) -> IntArray:
-    if classes is None:
-        _needs_classes("dirichlet")
-    rng = generator(seed, Purpose.PARTITION, _SHARES)
-    shares = np.stack([_shares(alpha, workers, rng=rng) for _ in range(classes)])
-    return _by_class(targets, shares, seed=seed)
+    def _equal(self) -> IntArray:
+        return self._by_size(np.full(self.workers, 1 / self.workers))
 
+    def _skew(self) -> IntArray:
+        skew, workers, classes = self.config.skew, self.workers, self.classes
+        # with at most 3 workers every worker is a home of every class, for any p
+        as_iid = skew is None or workers <= HOMES or abs(skew - HOMES / workers) < 1e-9
+        if classes is None and skew is None:
+            return self._equal()
+        if classes is None or (classes < 2 and not as_iid):
+            raise ConfigError(
+                f"the value {skew} needs classes, but the data have"
+                f" {'none (values to predict)' if classes is None else 'only one'}",
+                key="data.skew",
+                allowed="no skew, for data of fewer than 2 classes",
+                fix="remove data.skew, or set data.partition to 'iid', 'quantity' or 'shards'",
+            )
+        shares = np.stack([skew_shares(label, workers, skew=skew) for label in range(classes)])
+        owner = self._by_class(shares)
+        held = np.bincount(owner, minlength=workers)
+        if not as_iid and not held.all():
+            self._refuse_empty(held == 0, shares)
+        return owner
 
-def _needs_classes(kind: str) -> NoReturn:
-    raise ConfigError(
-        f"the value {kind!r} needs classes, but the data have none (values to predict)",
-        key="data.partition",
-        allowed="iid, quantity, shards (by the value to predict), or skew without data.skew",
-        fix="set data.partition to one of these",
-    )
+    def _refuse_empty(self, empty: BoolArray, shares: FloatArray) -> None:
+        """Refuse workers that the rule leaves empty; those left empty by rounding are filled
+        later."""
+        classes, workers = shares.shape
+        sizes = np.bincount(self.targets, minlength=classes)
+        homes = np.zeros(workers, dtype=np.bool_)
+        for label in np.flatnonzero(sizes):
+            homes[home_workers(int(label), workers)] = True
+        due = np.round(sizes @ shares, 6)
+        left_out = np.flatnonzero(empty & (~homes | (due == 0)))
+        if left_out.size:
+            raise ConfigError(
+                f"the value {self.config.skew} leaves {left_out.size} of {workers} workers without"
+                f" a sample (the first is worker {left_out[0]}): too few classes for this skew."
+                f" Each class has {HOMES} home workers, and {np.count_nonzero(sizes)} classes reach"
+                f" {np.count_nonzero(homes)} workers",
+                key="data.skew",
+                allowed=f"a value that leaves samples for the others, or at most {HOMES * classes}"
+                " workers",
+                fix=f"move data.skew towards {HOMES / workers:.3g} (IID), lower workers, or set"
+                " data.partition = 'dirichlet'",
+            )
 
+    def _dirichlet(self) -> IntArray:
+        if self.classes is None:
+            raise ConfigError(
+                "the value 'dirichlet' needs classes, but the data have none (values to predict)",
+                key="data.partition",
+                allowed="iid, quantity, shards (by the value to predict), or skew without"
+                " data.skew",
+                fix="set data.partition to one of these",
+            )
+        rng = self._rng(_SHARES)
+        return self._by_class(np.stack([self._shares(rng) for _ in range(self.classes)]))
 
-def _shares(alpha: float, workers: int, *, rng: np.random.Generator) -> FloatArray:
-    """Symmetric Dirichlet; its limits where floating point ends, never NaN."""
-    shares = rng.dirichlet(np.full(workers, alpha))
-    only = int(rng.integers(workers))
-    if np.isfinite(shares).all() and abs(shares.sum() - 1) < 1e-6:
-        return np.asarray(shares, dtype=np.float64)
-    if alpha > 1:
-        return np.full(workers, 1 / workers)
-    shares = np.zeros(workers)
-    shares[only] = 1.0
-    return shares
+    def _shares(self, rng: np.random.Generator) -> FloatArray:
+        """Symmetric Dirichlet; its limits where floating point ends, never NaN."""
+        workers, alpha = self.workers, self.config.alpha
+        shares = rng.dirichlet(np.full(workers, alpha))
+        only = int(rng.integers(workers))
+        if np.isfinite(shares).all() and abs(shares.sum() - 1) < 1e-6:
+            return np.asarray(shares, dtype=np.float64)
+        if alpha > 1:
+            return np.full(workers, 1 / workers)
+        return np.asarray(np.arange(workers) == only, dtype=np.float64)
 
+    def _shards(self) -> IntArray:
+        """Samples sorted by class (or value), cut into equal shards, assigned at random."""
+        samples, each, workers = len(self.targets), self.config.shards_per_worker, self.workers
+        shards = workers * each
+        if shards > samples:
+            raise ConfigError(
+                f"{workers} workers with {each} shards each need {shards} samples, but there"
+                f" are {samples}",
+                key="data.shards_per_worker",
+                allowed=f"1 to {samples // workers}",
+                fix="lower data.shards_per_worker or workers",
+            )
+        shuffled = self._rng(_ORDER).permutation(samples)
+        values = self.targets.reshape(samples, -1)[shuffled, 0]
+        order = shuffled[np.argsort(values, kind="stable")]
+        owners = self._rng(_SHARES).permutation(shards) % workers
+        owner = np.empty(samples, dtype=np.int64)
+        sizes = samples // shards + (np.arange(shards) < samples % shards)
+        owner[order] = np.repeat(owners, sizes)
+        return owner
 
-def _shards(targets: NDArray[Any], workers: int, *, shards_each: int, seed: int) -> IntArray:
-    """Samples sorted by class (or value), cut into equal shards, assigned at random."""
-    samples, shards = len(targets), workers * shards_each
-    if shards > samples:
-        raise ConfigError(
-            f"{workers} workers with {shards_each} shards each need {shards} samples, but there"
-            f" are {samples}",
-            key="data.shards_per_worker",
-            allowed=f"1 to {samples // workers}",
-            fix="lower data.shards_per_worker or workers",
-        )
-    rng = generator(seed, Purpose.PARTITION, _ORDER)
-    shuffled = rng.permutation(samples)
-    values = targets.reshape(samples, -1)[shuffled, 0]
-    order = shuffled[np.argsort(values, kind="stable")]
-    owners = generator(seed, Purpose.PARTITION, _SHARES).permutation(shards) % workers
-    owner = np.empty(samples, dtype=np.int64)
-    sizes = samples // shards + (np.arange(shards) < samples % shards)
-    owner[order] = np.repeat(owners, sizes)
-    return owner
+    def _natural(self) -> IntArray:
+        """All samples of a user on one worker; users dealt in random order, equally many to
+        each."""
+        if self.groups is None:
+            raise ConfigError(
+                "the value 'natural' needs to know whose sample each one is, but the data do not"
+                " say",
+                key="data.partition",
+                allowed="data with user ids: the key groups (or users) in an .npz file, or"
+                " Dataset(groups=...) of your own loader or task",
+                fix="add the ids to the data, or choose another partition",
+            )
+        samples, workers = len(self.targets), self.workers
+        numbers = group_numbers(self.groups, samples=samples, name="groups", where="the data set")
+        users = int(numbers.max()) + 1
+        if users < workers:
+            raise ConfigError(
+                f"{workers} workers cannot share the samples of {users} users: with data.partition"
+                " = 'natural' the samples of a user stay on one worker",
+                key="workers",
+                allowed=f"1 to {users}",
+                fix=f"set workers to at most {users}, or choose another data.partition",
+                others=("data.partition",),
+            )
+        worker_of_user = np.empty(users, dtype=np.int64)
+        worker_of_user[self._rng(_ORDER).permutation(users)] = np.arange(users) % workers
+        return worker_of_user[numbers]
 
+    def _by_size(self, shares: FloatArray) -> IntArray:
+        """Samples in random order, cut into parts of these shares."""
+        samples, none = len(self.targets), np.zeros(len(shares), dtype=np.int64)
+        sizes = apportion(samples, shares, prior=none, rng=self._rng(_TIES))
+        owner = np.empty(samples, dtype=np.int64)
+        owner[self._rng(_ORDER).permutation(samples)] = np.repeat(np.arange(len(shares)), sizes)
+        return owner
 
-def _natural(groups: IntArray | None, samples: int, *, workers: int, seed: int) -> IntArray:
-    """All samples of a user on one worker; users dealt in random order, equally many to each."""
-    if groups is None:
-        raise ConfigError(
-            "the value 'natural' needs to know whose sample each one is, but the data do not say",
-            key="data.partition",
-            allowed="data with user ids: the key groups (or users) in an .npz file, or"
-            " Dataset(groups=...) of your own loader or task",
-            fix="add the ids to the data, or choose another partition",
-        )
-    numbers = group_numbers(groups, samples=samples, name="groups", where="the data set")
-    users = int(numbers.max()) + 1
-    if users < workers:
-        raise ConfigError(
-            f"{workers} workers cannot share the samples of {users} users: with data.partition ="
-            " 'natural' the samples of a user stay on one worker",
-            key="workers",
-            allowed=f"1 to {users}",
-            fix=f"set workers to at most {users}, or choose another data.partition",
-            others=("data.partition",),
-        )
-    order = generator(seed, Purpose.PARTITION, _ORDER).permutation(users)
-    worker_of_user = np.empty(users, dtype=np.int64)
-    worker_of_user[order] = np.arange(users) % workers
-    return worker_of_user[numbers]
-
-
-def _by_size(samples: int, shares: FloatArray, *, seed: int) -> IntArray:
-    """Samples in random order, cut into parts of these shares."""
-    ties = generator(seed, Purpose.PARTITION, _TIES)
-    sizes = apportion(samples, shares, prior=np.zeros(len(shares), dtype=np.int64), rng=ties)
-    owner = np.empty(samples, dtype=np.int64)
-    order = generator(seed, Purpose.PARTITION, _ORDER).permutation(samples)
-    owner[order] = np.repeat(np.arange(len(shares)), sizes)
-    return owner
-
-
-def _by_class(targets: NDArray[Any], shares: FloatArray, *, seed: int) -> IntArray:
-    """Each class divided by its row of shares [classes, N]."""
-    classes, workers = shares.shape
-    owner = np.empty(len(targets), dtype=np.int64)
-    held = np.zeros(workers, dtype=np.int64)
-    by_class = np.argsort(targets, kind="stable")
-    ends = np.cumsum(np.bincount(targets, minlength=classes))
-    for label, members in enumerate(np.split(by_class, ends[:-1])):
-        ties = generator(seed, Purpose.PARTITION, _TIES, label)
-        counts = apportion(len(members), shares[label], prior=held, rng=ties)
-        # the order of a class does not depend on the shares: splits of one seed are similar
-        order = generator(seed, Purpose.PARTITION, _ORDER, label).permutation(len(members))
-        owner[members[order]] = np.repeat(np.arange(workers), counts)
-        held += counts
-    return owner
+    def _by_class(self, shares: FloatArray) -> IntArray:
+        """Each class divided by its row of shares [classes, N]."""
+        classes, workers = shares.shape
+        owner = np.empty(len(self.targets), dtype=np.int64)
+        held = np.zeros(workers, dtype=np.int64)
+        by_class = np.argsort(self.targets, kind="stable")
+        ends = np.cumsum(np.bincount(self.targets, minlength=classes))
+        for label, members in enumerate(np.split(by_class, ends[:-1])):
+            ties = self._rng(_TIES, label)
+            counts = apportion(len(members), shares[label], prior=held, rng=ties)
+            # the order of a class does not depend on the shares: splits of one seed are similar
+            order = self._rng(_ORDER, label).permutation(len(members))
+            owner[members[order]] = np.repeat(np.arange(workers), counts)
+            held += counts
+        return owner
 
 
 def _fill_empty(owner: IntArray, workers: int, *, seed: int) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +31,13 @@ def prepare(raw: RawData, config: DataConfig) -> Dataset:
     test_rows = _first(raw.test_inputs, config.test_images, key="test_images")
     if config.pool > 1:
         _check_pool(raw.train_inputs.shape[1:], config.pool)
-    read = RawData(
-        raw.train_inputs[:train_rows],
-        raw.train_targets[:train_rows],
-        raw.test_inputs[:test_rows],
-        raw.test_targets[:test_rows],
-        raw.classes,
-        raw.class_names,
-        None if raw.groups is None else raw.groups[:train_rows],
-        raw.tokens,
+    read = replace(
+        raw,
+        train_inputs=raw.train_inputs[:train_rows],
+        train_targets=raw.train_targets[:train_rows],
+        test_inputs=raw.test_inputs[:test_rows],
+        test_targets=raw.test_targets[:test_rows],
+        groups=None if raw.groups is None else raw.groups[:train_rows].astype(np.int64),
     )
     train: NDArray[np.float32] | NDArray[np.int64]
     test: NDArray[np.float32] | NDArray[np.int64]
@@ -45,21 +45,25 @@ def prepare(raw: RawData, config: DataConfig) -> Dataset:
     if read.tokens:
         train, test = read.train_inputs.astype(np.int64), read.test_inputs.astype(np.int64)
     else:
-        _note_whole_numbers(read.train_inputs, config)
+        if read.train_inputs.ndim == 2 and is_whole(read.train_inputs):  # they could be tokens
+            LOG.warning(
+                "note: data.name = %r: the inputs are whole numbers (%s); they become floats%s. "
+                "Tokens of a text need your own loader (docs/data.md)",
+                config.name,
+                read.train_inputs.dtype,
+                ", which data.standardize scales" if config.standardize else "",
+            )
         train = numbers = _numbers(read.train_inputs, config.pool)
         test = test_numbers = _numbers(read.test_inputs, config.pool)
         if config.standardize:
             scaling = _moments(numbers)
             scale(numbers, scaling)
             scale(test_numbers, scaling)
-    train_targets = _targets(read.train_targets, raw.classes)
-    test_targets = _targets(read.test_targets, raw.classes)
-    for finished in (train, test, train_targets, test_targets):
-        finished.setflags(write=False)
-    groups = None
-    if read.groups is not None:
-        groups = read.groups.astype(np.int64)
-        groups.setflags(write=False)
+    kind: Any = np.float32 if raw.classes is None else np.int64
+    train_targets, test_targets = read.train_targets.astype(kind), read.test_targets.astype(kind)
+    for finished in (train, test, train_targets, test_targets, read.groups):
+        if finished is not None:
+            finished.setflags(write=False)
     return Dataset(
         config.name,
         train,
@@ -68,34 +72,16 @@ def prepare(raw: RawData, config: DataConfig) -> Dataset:
         test_targets,
         raw.classes,
         raw.class_names,
-        groups,
+        read.groups,
         scaling,
         fingerprint_of(read, pool=config.pool, scaled=scaling is not None),
     )
 
 
-def _note_whole_numbers(inputs: AnyArray, config: DataConfig) -> None:
-    """Say what becomes of columns of whole numbers: they could be tokens."""
-    if inputs.ndim == 2 and is_whole(inputs):
-        scaled = ", which data.standardize scales" if config.standardize else ""
-        LOG.warning(
-            "note: data.name = %r: the inputs are whole numbers (%s); they become floats%s. "
-            "Tokens of a text need your own loader (docs/data.md)",
-            config.name,
-            inputs.dtype,
-            scaled,
-        )
-
-
 def scale(array: NDArray[np.float32], scaling: Scaling) -> None:
-    """Apply a scaling, in place."""
     for rows in _chunks(array):
         array[rows] -= scaling.mean
         array[rows] /= scaling.deviation
-
-
-def _targets(targets: AnyArray, classes: int | None) -> NDArray[np.int64] | NDArray[np.float32]:
-    return targets.astype(np.float32) if classes is None else targets.astype(np.int64)
 
 
 def _first(inputs: AnyArray, limit: int | None, *, key: str) -> int:

@@ -24,8 +24,6 @@ HOLDOUT = 0.2  # share of the samples that becomes the test set
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What a reader is asked for."""
-
     path: Path | None = None
     split: str | None = None
     train_images: int | None = None  # a reader may stop after so many
@@ -91,12 +89,6 @@ def split_samples(
 ) -> RawData:
     """One set of samples as training and test, by the fixed hold-out split."""
     train, test = holdout(targets, classes=classes)
-    return RawData(
-        inputs[train],
-        targets[train],
-        inputs[test],
-        targets[test],
-        classes,
-        class_names,
-        None if groups is None else groups[train],
-    )
+    kept = None if groups is None else groups[train]
+    arrays = (inputs[train], targets[train], inputs[test], targets[test])
+    return RawData(*arrays, classes, class_names, kept)

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any
 
 from fedhp.data.raw import ReadRequest
 from fedhp.errors import ConfigError, DataError, DataMissing
@@ -49,13 +49,12 @@ def locate(
 
     `usual_names` are tried below each folder; `holds` tells whether a path has the data.
     """
+    shared = os.environ.get("FEDHP_DATA")
+    roots = [("$FEDHP_DATA", Path(shared).expanduser())] if shared else []
+    roots.append(("the cache folder", cache_folder()))
     if request.path is not None:
         require_existing(request.path)
         roots = [("data.path", request.path)]
-    else:
-        shared = os.environ.get("FEDHP_DATA")
-        roots = [("$FEDHP_DATA", Path(shared).expanduser())] if shared else []
-        roots.append(("the cache folder", cache_folder()))
     candidates = [root / sub if sub else root for _, root in roots for sub in ("", *usual_names)]
     for candidate in candidates:
         if candidate.exists() and holds(candidate):
@@ -89,7 +88,6 @@ def require_path(request: ReadRequest, name: str, *, wants: str) -> Path:
 
 
 def require_existing(path: Path) -> None:
-    """Refuse a data.path that does not exist."""
     if not path.exists():
         raise DataError(
             f"data.path = {path}: no such file or folder",
@@ -104,11 +102,13 @@ def require_existing(path: Path) -> None:
 def reading(path: Path) -> Iterator[IO[bytes]]:
     """The uncompressed bytes of a file, as a stream."""
     try:
-        with _open(path) as stream:
+        opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+        with opened(path, "rb") as stream:
             yield stream
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        guess = guess_content(_head(path))
         raise DataError(
-            f"{path}: the compressed data is cut short or corrupt ({error}){_guess(path)}",
+            f"{path}: the compressed data is cut short or corrupt ({error}){guess}",
             allowed="a complete file as published, plain, .gz or .xz",
             fix="get the file again, or run `fedhp data check` on its folder",
         ) from error
@@ -123,10 +123,7 @@ def reading(path: Path) -> Iterator[IO[bytes]]:
 def read_at_most(stream: IO[bytes], limit: int) -> bytes:
     """Up to `limit` bytes; fewer only at the end of the stream."""
     parts: list[bytes] = []
-    while limit > 0:
-        part = stream.read(min(limit, _CHUNK))
-        if not part:
-            break
+    while part := stream.read(min(limit, _CHUNK)):
         parts.append(part)
         limit -= len(part)
     return b"".join(parts)
@@ -154,12 +151,8 @@ def unpacked_at_most(path: Path, promised: int) -> int:
 
 def first_existing(folder: Path, *names: str) -> Path | None:
     """The first of these files that exists, plain or compressed."""
-    for name in names:
-        for suffix in SUFFIXES:
-            path = folder / (name + suffix)
-            if path.is_file():
-                return path
-    return None
+    paths = (folder / (name + suffix) for name in names for suffix in SUFFIXES)
+    return next(filter(Path.is_file, paths), None)
 
 
 def content_md5(path: Path) -> str:
@@ -182,20 +175,12 @@ def _digest(stream: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _open(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    if path.suffix == ".xz":
-        return cast(IO[bytes], lzma.open(path, "rb"))
-    return path.open("rb")
-
-
-def _guess(path: Path) -> str:
+def _head(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
-            return guess_content(stream.read(64))
+            return stream.read(64)
     except OSError:
-        return ""
+        return b""
 
 
 def guess_content(head: bytes) -> str:

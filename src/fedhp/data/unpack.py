@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import os
 import shutil
@@ -11,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -48,7 +49,15 @@ def unpack(archive: Path, target: Path, *, policy: RetryPolicy | None = None) ->
             with tempfile.TemporaryDirectory(dir=target, prefix=".unpacking-") as name:
                 staging = Path(name)
                 for member in members:
-                    _extract(member, staging / member.path, archive=archive)
+                    path = staging / member.path
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with member.open() as stream, path.open("xb") as sink:
+                        shutil.copyfileobj(stream, sink, 1 << 20)
+                    if path.stat().st_size != member.size:
+                        raise DataError(
+                            f"{archive}: {member.path} is cut short",
+                            fix="delete the archive and fetch it again",
+                        )
                 for member in members:
                     final = target / member.path
                     final.parent.mkdir(parents=True, exist_ok=True)
@@ -72,16 +81,6 @@ def unpack(archive: Path, target: Path, *, policy: RetryPolicy | None = None) ->
     return written
 
 
-def _extract(member: ArchiveEntry, path: Path, *, archive: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with member.open() as stream, path.open("xb") as sink:
-        shutil.copyfileobj(stream, sink, 1 << 20)
-    if path.stat().st_size != member.size:
-        raise DataError(
-            f"{archive}: {member.path} is cut short", fix="delete the archive and fetch it again"
-        )
-
-
 @contextmanager
 def _members(archive: Path) -> Iterator[list[ArchiveEntry]]:
     """The files of an archive; links, devices and paths outside are refused."""
@@ -93,7 +92,8 @@ def _members(archive: Path) -> Iterator[list[ArchiveEntry]]:
                     raise _unsafe(archive, entry.filename, "is a link")
                 if not entry.is_dir():
                     path = _inside(archive, entry.filename)
-                    entries.append(ArchiveEntry(path, entry.file_size, _opener(zipped, entry)))
+                    opened = functools.partial(zipped.open, entry)
+                    entries.append(ArchiveEntry(path, entry.file_size, opened))
             yield _without_top(entries, archive)
         return
     with tarfile.open(archive, "r:*") as tarred:
@@ -103,22 +103,15 @@ def _members(archive: Path) -> Iterator[list[ArchiveEntry]]:
             if not info.isreg():
                 raise _unsafe(archive, info.name, "is a link or a device")
             path = _inside(archive, info.name)
-            entries.append(ArchiveEntry(path, info.size, _tar_opener(tarred, info)))
+            content = functools.partial(_content, tarred, info)
+            entries.append(ArchiveEntry(path, info.size, content))
         yield _without_top(entries, archive)
 
 
-def _opener(zipped: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
-    return lambda: zipped.open(entry)
-
-
-def _tar_opener(tarred: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
-    def opened() -> IO[bytes]:
-        stream = tarred.extractfile(info)
-        if stream is None:
-            raise tarfile.ReadError(f"{info.name} has no content")
-        return stream
-
-    return opened
+def _content(tarred: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    stream = tarred.extractfile(info)
+    assert stream is not None  # a plain file has a content
+    return stream
 
 
 def _inside(archive: Path, name: str) -> PurePosixPath:
@@ -134,9 +127,9 @@ def _without_top(members: list[ArchiveEntry], archive: Path) -> list[ArchiveEntr
     """Members without the top folder they share; official archives have one."""
     tops = {member.path.parts[0] for member in members}
     if len(tops) == 1 and all(len(member.path.parts) > 1 for member in members):
+        shorter = (PurePosixPath(*member.path.parts[1:]) for member in members)
         members = [
-            ArchiveEntry(PurePosixPath(*member.path.parts[1:]), member.size, member.open)
-            for member in members
+            replace(member, path=path) for member, path in zip(members, shorter, strict=True)
         ]
     if len({member.path for member in members}) != len(members):
         raise _unsafe(archive, archive.name, "holds two files with the same name")

@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fedhp.algorithms import Observation
 from fedhp.algorithms.plan_checks import MOST_STEPS
-from fedhp.config import Experiment
+from fedhp.config import Experiment, TrainingConfig
 from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
 from fedhp.exchange import Exchanged
@@ -30,11 +30,11 @@ ESTIMATE_STEPS = 2 * PROBE_BATCHES
 RUN_INTERVALS = 10_000_000  # of the links' changes in one run, at most
 
 
+@dataclass(frozen=True, slots=True)
 class Stopwatch:
     """Real seconds by phase of a round: shown to people, never part of a result."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -49,7 +49,6 @@ class GroupRound:
     """A round with a group average: the transfer, and then the time until the deadline."""
 
     transfer_time: float  # s, on the true network
-    during_transfer: IntArray  # [N] steps that end before the average arrives
     carried: FloatArray  # [N] s already spent on the step that is unfinished at the round's end
 
 
@@ -59,12 +58,18 @@ class SimulatedRound:
 
     planned: PlannedRound
     local_steps: IntArray  # [N] of the whole round
+    first_steps: IntArray  # [N] those before the exchange
     group: GroupRound | None = None  # of a group average
 
-    @property
-    def first_steps(self) -> IntArray:
-        """[N] those before the exchange."""
-        return self.local_steps if self.group is None else self.group.during_transfer
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of a run after a round, without its models."""
+
+    round_index: int
+    clock: float  # at the end of that round
+    started: float  # clock at its start
+    carried: FloatArray  # [N] s spent on steps that a group average left unfinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +89,11 @@ def calibration(world: World) -> Reports:
 
 
 def group_round(
-    world: World,
-    plan: Plan,
-    observation: Observation,
-    carried: FloatArray,
-    *,
-    transfer_time: float,
-) -> tuple[IntArray, GroupRound]:
-    """The steps [N] of a round that begins with its exchange. carried [N] are the seconds that
-    were spent on unfinished steps when the round began."""
+    world: World, planned: PlannedRound, carried: FloatArray, *, transfer_time: float
+) -> SimulatedRound:
+    """The steps of a round that begins with its exchange. carried [N] are the seconds that were
+    spent on unfinished steps when the round began."""
+    plan, observation = planned.plan, planned.observation
     deadline = plan.deadline
     assert deadline is not None
     idle = 0.0 if plan.overlap else transfer_time
@@ -110,7 +111,7 @@ def group_round(
         left[worker] = max(0.0, transfer_time - idle + deadline - done)
     if not plan.overlap:
         during = np.zeros_like(during)
-    return steps, GroupRound(transfer_time, during, left)
+    return SimulatedRound(planned, steps, during, GroupRound(transfer_time, left))
 
 
 def _step_ends(world: World, worker: int, observation: Observation, *, until: float) -> FloatArray:
@@ -150,8 +151,10 @@ def account(
     stepping = world.compute_times(local_steps, observation.round_index, time=start)
     with np.errstate(invalid="ignore"):
         step_time = np.where(local_steps > 0, stepping / np.maximum(local_steps, 1), np.nan)
-    extra = _extra_steps(context.experiment, plan, workers) * np.nan_to_num(step_time)
-    extra += world.other_times(start)
+    extra = plan.exchange.extra_steps(workers)  # in units of a worker's step time, [N]
+    if plan.estimate is not None and context.experiment.world.charge_estimators:
+        extra += np.where(plan.estimate, ESTIMATE_STEPS, 0)
+    extra = extra * np.nan_to_num(step_time) + world.other_times(start)
     transfer_time = np.nan
     moment = Moment(world, start, stepping, observation.round_index, context.model_bytes)
     cost = plan.exchange.cost(exchanged, moment)
@@ -224,14 +227,6 @@ def mean_bandwidth(network: Network) -> FloatArray:
     return np.asarray(bandwidth / 8)
 
 
-def _extra_steps(experiment: Experiment, plan: Plan, workers: int) -> FloatArray:
-    """Work in addition to the local steps, in units of a worker's step time, [N]."""
-    extra = plan.exchange.extra_steps(workers)
-    if plan.estimate is not None and experiment.world.charge_estimators:
-        extra += np.where(plan.estimate, ESTIMATE_STEPS, 0)
-    return extra
-
-
 def check_clock(clock: float, timing: Timing, experiment: Experiment, *, round_index: int) -> None:
     """Stop before virtual time runs too far ahead of the links, which move by intervals."""
     interval = experiment.world.bandwidth.interval
@@ -260,4 +255,26 @@ def check_evaluation(record: RoundRecord) -> None:
             allowed="a metric that is a finite number for every model",
             fix=f"lower the learning rate (it was {record.learning_rate:g} in this round), "
             "or correct the metric of your own task",
+        )
+
+
+def check_finite(
+    loss: FloatArray,
+    norms: FloatArray,
+    *,
+    worked: BoolArray,
+    round_index: int,
+    learning_rate: float,
+    training: TrainingConfig,
+) -> None:
+    """Stop a run in which a model is not finite any more."""
+    bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
+    if len(bad):
+        # What multiplies the weights themselves: a step overshoots where it is large, too.
+        pulls = [("proximal", training.proximal), ("weight_decay", training.weight_decay)]
+        raise Diverged(
+            f"round {round_index}: the model of worker {bad[0]} diverged "
+            f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
+            fix=f"lower the learning rate (it was {learning_rate:g} in this round)"
+            + "".join(f", or training.{name} ({value:g})" for name, value in pulls if value),
         )

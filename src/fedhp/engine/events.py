@@ -1,9 +1,9 @@
 """The round loop of asynchronous algorithms: events instead of a barrier.
 
 Snapshot, train, add the change to the current model, then what exchange/mailbox.py says of the end
-of a turn, such as a transfer to a partner: no locks, no waiting. A "round" is N such ends, or one
-interval of evaluation.seconds. Every worker has exactly one event ahead of it, so the event heap is
-two columns of a table of workers.
+of a turn, such as a transfer to a partner: no locks. A "round" is N such ends, or one interval of
+evaluation.seconds. Every worker has at most one event ahead of it, so the event heap is two columns
+of a table of workers; what is on its way into boxes has a heap of its own (exchange/post.py).
 """
 
 from __future__ import annotations
@@ -13,18 +13,28 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from fedhp.algorithms.base import is_asynchronous
-from fedhp.engine.accounting import Stopwatch, check_clock, mean_bandwidth
+from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
+from fedhp.engine.accounting import Stopwatch, check_clock, check_finite, mean_bandwidth
 from fedhp.engine.executor import (
     EventExecutor,
     LocalTraining,
     ModelTester,
     ShardLost,
-    check_finite,
 )
-from fedhp.engine.testing import with_results
-from fedhp.engine.until import StopCondition
-from fedhp.exchange.mailbox import RULE, Mail, mail_of, stored_mail
+from fedhp.engine.testing import StopCondition, with_results
+from fedhp.errors import RunError
+from fedhp.exchange.mailbox import (
+    TURN_RULES,
+    Delivery,
+    Gathering,
+    Mail,
+    Meeting,
+    mail_of,
+    ring,
+    ring_size,
+    stored_mail,
+)
+from fedhp.exchange.post import Post
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext, serving_of
@@ -34,11 +44,13 @@ from fedhp.types import (
     FloatArray,
     IntArray,
     RoundRecord,
+    StepReason,
     Timing,
     TurnPhase,
 )
 
-COMPUTING, TRANSFERRING, AWAY = 0, 1, 2
+# What a worker does: PASSING is a transfer that is not to one partner, and WAITING has no end yet.
+COMPUTING, TRANSFERRING, AWAY, WAITING, PASSING = range(5)
 SERVED_SHARE = 0.1  # of the elapsed time that a served average covers
 SERVED_STEP = 0.002  # of the elapsed time, between two moves of a shared model's average
 
@@ -48,7 +60,7 @@ class EventTable:
     """What every worker is doing, one row each."""
 
     due: FloatArray  # [N] virtual time of its next event
-    phase: IntArray  # [N] COMPUTING, TRANSFERRING or AWAY
+    phase: IntArray  # [N] COMPUTING, ...
     turn: IntArray  # [N] how many turns it has begun, minus one
     partner: IntArray  # [N] a worker, or what mailbox.py has instead
     steps: IntArray  # [N] of the turn
@@ -100,10 +112,11 @@ class _RoundTotals:
 
     def __init__(self, workers: int) -> None:
         self.events = 0
-        self.rule = RULE  # of the turns' ends
+        self.rule: StepReason | None = None  # of the turns' ends, if it is not the mailbox's
         self.steps = np.zeros(workers, dtype=np.int64)
         self.compute = np.zeros(workers)
         self.communication = np.zeros(workers)
+        self.waiting = np.zeros(workers)
         self.norm = np.full(workers, np.nan)
         # Time, distance and bytes of every exchange of a pair.
         self.links: dict[tuple[int, int], list[tuple[float, float, int]]] = {}
@@ -147,6 +160,11 @@ class EventLoop:
             loss=np.full(n, np.nan),
         )
         self.side = SideTable.of(n)
+        self.post = Post(n)
+        self.totals = _RoundTotals(n)
+        # Bits of a message as a share of the model's: vectors of the rule travel along.
+        travels = any(vector.travels for vector in rule_of(context.algorithm).vectors)
+        self.message_share = context.transfer_share if travels else 1.0
         self.serving = serving_of(self.experiment, context.algorithm)
         executor.keep()
         self._round_end = self._capture()
@@ -169,16 +187,17 @@ class EventLoop:
         """N averaging events, or those of one interval between tests; then the tests."""
         watch = Stopwatch()
         started, totals = self.clock, _RoundTotals(self.workers)
+        self.totals = totals
         bandwidth = mean_bandwidth(self.world.network(started))
         rate = rate_at(self.context, self.round_index + 1, started)
         last = -1
         end = np.inf if self.seconds is None else self.seconds * (self.round_index + 1)
         with watch.phase("train"):
-            while totals.events < self.most_events and self._next_event() <= end:
-                if np.isinf(self._next_event()):
+            while totals.events < self.most_events and (due := self._next_event()) <= end:
+                if np.isinf(due):
                     self._wake()  # all have gone meanwhile: someone is always there
                     continue
-                last = self._step(totals)
+                last = self._step()
         if self.seconds is not None:
             self.clock = end
         self.round_index += 1
@@ -195,63 +214,100 @@ class EventLoop:
         if self.tester is None:
             return record
         last, tested = self.stop_condition.is_last(record), record
-        if last:
-            self.tester.end_at(record.round_index)
-        if self.tester.is_tested(record):
-            tested = with_results(record, self.tester.start_tests(record.round_index))
+        if self.stop_condition.is_tested(record):
+            tested = with_results(record, self.tester.start_tests(last=last))
             if not last and self.stop_condition.is_last(tested):
-                self.tester.end_at(record.round_index)
-                tested = with_results(record, self.tester.start_tests(record.round_index))
+                tested = with_results(record, self.tester.start_tests(last=True))
         return tested
 
     def _next_event(self) -> float:
-        return float(min(self.table.due.min(), self.side.due.min()))
+        """Its virtual time. Where all that are there wait, some of them stop waiting."""
+        while True:
+            due = float(min(self.table.due.min(), self.side.due.min(), self.post.due))
+            if np.isfinite(due) or not self._release():
+                return due
 
-    def _step(self, totals: _RoundTotals) -> int:
+    def _step(self) -> int:
         """Handle the next event; the worker that begins its next turn in the next round, or -1."""
         table, side = self.table, self.side
         worker, sender = int(np.argmin(table.due)), int(np.argmin(side.due))
+        if self.post.due < min(table.due[worker], side.due[sender]):
+            self._land()
+            return -1
         if side.due[sender] < table.due[worker]:
-            self._arrive(sender, totals)
+            self._arrive(sender)
             return -1
         self.clock = float(table.due[worker])
+        mail = self._mail(worker)
         if table.phase[worker] == COMPUTING:
-            mail = self._mail(worker)
-            self._finish_training(worker, mail, totals)
-            if mail.travels:
-                if not mail.overlap:
-                    self._send(worker, mail)
-                else:
-                    side.following[worker] = table.partner[worker]
-                    if np.isinf(side.due[worker]):
-                        self._send_aside(worker)
-                    self._begin(worker)
+            self._finish_training(worker, mail)
+            if not mail.leave(self, worker):
                 return -1
         else:
-            self._meet(worker, self._mail(worker), float(table.duration[worker]), totals)
-        totals.events += 1
-        if totals.events < self.most_events:
+            mail.arrive(self, worker, float(table.duration[worker]))
+        self.totals.events += 1
+        if self.totals.events < self.most_events:
             self._begin(worker)
             return -1
         return worker
 
-    def _arrive(self, sender: int, totals: _RoundTotals) -> None:
+    def _arrive(self, sender: int) -> None:
         """A transfer arrives whose sender has been training meanwhile."""
         side = self.side
         self.clock = float(side.due[sender])
         mail = stored_mail(int(side.partner[sender]), True, bool(side.coded[sender]))
         side.due[sender] = np.inf
-        self._meet(sender, mail, float(side.duration[sender]), totals)
-        totals.events += 1
+        mail.arrive(self, sender, float(side.duration[sender]))
+        self.totals.events += 1
         if side.following[sender] >= 0:  # steps were done meanwhile
             self._send_aside(sender)
 
+    def _land(self) -> None:
+        """A message arrives in a box."""
+        table, totals = self.table, self.totals
+        transfer = self.post.land()
+        sender, receiver, time = transfer.sender, transfer.receiver, transfer.duration
+        self.clock = transfer.due
+        self.executor.deliver(sender, receiver, weight=transfer.weight, fragment=transfer.fragment)
+        if not self.post.sending[sender]:  # of all at once the last, which took longest
+            totals.communication[sender] += time
+        size = self._part_size(transfer.fragment)
+        self._note_transfer(sender, receiver, time, round(size * self.message_bytes))
+        enough = len(self.post.landed[receiver]) >= self.post.wait[receiver]
+        if table.phase[receiver] == WAITING and enough:
+            self._begin(receiver)
+
+    def _release(self) -> bool:
+        """Nothing will happen any more: whether some worker need not wait any longer."""
+        waiting = np.flatnonzero(self.table.phase == WAITING).tolist()
+        if self.post.waiting:
+            self._start_group(min(self.post.waiting))
+        elif ready := [worker for worker in waiting if self.post.landed[worker]]:
+            self.post.wait[ready[0]] = 0
+            self._begin(ready[0])
+        elif waiting and not (self.table.phase == AWAY).any():
+            raise RunError(
+                f"round {self.round_index + 1}: all {len(waiting)} workers wait for deliveries, "
+                "and none is on its way",
+                allowed="an Action with wait only where others deliver",
+                fix="correct act() of the algorithm",
+            )
+        else:
+            return False
+        return True
+
     def _begin(self, worker: int) -> None:
-        """Take a snapshot and start a turn, if the worker is available."""
-        table, round_index = self.table, self.round_index + 1
+        """Take a snapshot and start a turn, if the worker is available and waits for nobody."""
+        table, post, round_index = self.table, self.post, self.round_index + 1
         available = self.world.available(round_index, self.clock)
+        if table.phase[worker] == WAITING:
+            self.totals.waiting[worker] += self.clock - post.since[worker]
         if not available[worker]:
             table.phase[worker], table.due[worker] = AWAY, np.inf
+            return
+        received = tuple(sorted(post.landed[worker]))
+        if len(received) < post.wait[worker]:
+            self._wait(worker)
             return
         table.turn[worker] += 1
         turn = int(table.turn[worker])
@@ -262,7 +318,7 @@ class EventLoop:
             available=available,
             network=self.world.network(self.clock),
             epoch_steps=self.context.epoch_steps,
-            share_done=self.context.share_done(self.clock),
+            received=received,
         )
         action = self.planner.act(worker, observed, turn=turn)
         times = self.world.step_times(worker, turn + 1, steps=action.local_steps, time=self.clock)
@@ -276,7 +332,15 @@ class EventLoop:
         table.untrained[worker] = True
         self.side.overlap[worker] = mail.overlap
         self.side.int8[worker] = mail.int8
+        post.plan(worker, mail, action.wait)
         self.executor.snapshot(worker)
+        if self.serving and received:
+            self._serve(worker)
+
+    def _wait(self, worker: int) -> None:
+        """Until others have delivered, or come to its group."""
+        self.table.phase[worker], self.table.due[worker] = WAITING, np.inf
+        self.post.since[worker] = self.clock
 
     def _wake(self) -> None:
         """Start the workers that were away and may be back."""
@@ -286,23 +350,24 @@ class EventLoop:
     def _mail(self, worker: int) -> Mail:
         """How the worker's turn ends."""
         side = self.side
-        return stored_mail(
+        return self.post.mails.get(worker) or stored_mail(
             int(self.table.partner[worker]), bool(side.overlap[worker]), bool(side.int8[worker])
         )
 
-    def _finish_training(self, worker: int, mail: Mail, totals: _RoundTotals) -> None:
+    def _finish_training(self, worker: int, mail: Mail) -> None:
         """Add the change that training made to the current model."""
-        table = self.table
+        table, totals = self.table, self.totals
         if table.untrained[worker]:
             self._train_waiting()
         norm = mail.end_steps(self.executor, worker)
-        self._check(worker, norm)
+        if table.steps[worker]:
+            self._check(worker, norm)
         totals.steps[worker] += table.steps[worker]
         took = float(table.duration[worker])
         totals.compute[worker] += took
         totals.phases.append(TurnPhase(worker, self.clock - took, self.clock))
         totals.norm[worker] = norm
-        totals.rule = mail.rule
+        totals.rule = mail.rule or totals.rule
         since = self.clock - float(self.side.served[worker])
         if self.serving and since >= SERVED_STEP * self.clock:
             for each in mail.moved(self.workers):
@@ -332,13 +397,95 @@ class EventLoop:
             training=self.context.experiment.training,
         )
 
-    def _send(self, worker: int, mail: Mail) -> None:
-        """Start the transfer to the partner, and wait for it."""
-        table = self.table
-        table.phase[worker] = TRANSFERRING
-        time = self._transfer_time(worker, mail)
-        table.duration[worker] = time
-        table.due[worker] = self.clock + time
+    # --- what forms of mail ask for (mailbox.Sending) --------------------------------------
+
+    def meet(self, worker: int, meeting: Meeting) -> bool:
+        """Start the transfer to the partner, and wait for it or begin the next steps."""
+        table, side = self.table, self.side
+        if meeting.overlap:
+            side.following[worker] = meeting.partner
+            if np.isinf(side.due[worker]):
+                self._send_aside(worker)
+            self._begin(worker)
+        else:
+            table.phase[worker] = TRANSFERRING
+            table.duration[worker] = time = self._transfer_time(worker, meeting)
+            table.due[worker] = self.clock + time
+        return False
+
+    def met(self, worker: int, meeting: Meeting, time: float) -> None:
+        """A transfer has arrived that took so long."""
+        distance = meeting.average(self.executor, worker)
+        self.totals.communication[worker] += time
+        sent = meeting.sent_bytes(self.message_bytes)
+        self._note_transfer(worker, meeting.partner, time, sent, distance)
+        if self.serving:
+            for end in (worker, meeting.partner):
+                self._serve(end)
+
+    def deliver(self, worker: int, delivery: Delivery) -> bool:
+        """Send the message, unless the last one is still on its way."""
+        if self.post.sending[worker] or not delivery.to:
+            return True
+        self.executor.post(worker, delivery.weights)
+        self.post.open_lines(worker, delivery)
+        links = np.array([(receiver, worker) for receiver in delivery.to], dtype=np.int64)
+        size = self._part_size(delivery.parts[0][2])
+        times = self._link_times(worker, links, size=size, directed=True)
+        self.post.send(worker, delivery, self.clock, times)
+        if not delivery.overlap:
+            self._pass([worker], float(times.max()))
+        return delivery.overlap
+
+    def gather(self, worker: int, gathering: Gathering) -> bool:
+        """Wait for the others of the group."""
+        members = self.post.waiting.setdefault(gathering.group, [])
+        members.append(worker)
+        self._wait(worker)
+        if len(members) >= gathering.size:
+            self._start_group(gathering.group)
+        return False
+
+    def gathered(self, worker: int, time: float) -> None:
+        """The average of the worker's group is there; its first member tells the others."""
+        members = self.post.end_group(worker)
+        if len(members) > 1:
+            self.executor.average_group(members)
+            both = 2 if len(members) == 2 else 1
+            sent = both * round(ring_size(len(members)) * self.message_bytes)
+            for one, other in ring(members):
+                self._note_transfer(one, other, time, sent)
+        for member in members:
+            self.totals.communication[member] += time
+            if self.serving:
+                self._serve(member)
+
+    # --- transfers -------------------------------------------------------------------------
+
+    @property
+    def message_bytes(self) -> int:
+        """Of what a worker sends to another."""
+        return round(self.message_share * self.context.model_bytes)
+
+    def _part_size(self, fragment: int) -> float:
+        """Of a fragment of a message, or of the whole (-1)."""
+        return 1.0 if fragment < 0 else 1.0 / traits_of(self.algorithm).fragments
+
+    def _start_group(self, number: int) -> None:
+        """Those who have come average, over a ring."""
+        members = self.post.start_group(number)
+        self.totals.waiting[members] += self.clock - self.post.since[members]
+        links, time = np.array(ring(members), dtype=np.int64), 0.0
+        if len(links):
+            size = ring_size(len(members))
+            time = float(self._link_times(members[0], links, size=size).max())
+        self._pass(members, time)
+
+    def _pass(self, workers: list[int], time: float) -> None:
+        """They wait for transfers that take so long."""
+        self.table.phase[workers] = PASSING
+        self.table.duration[workers] = time
+        self.table.due[workers] = self.clock + time
 
     def _send_aside(self, worker: int) -> None:
         """Start the transfer to the partner of the last steps, while the next ones run."""
@@ -347,40 +494,39 @@ class EventLoop:
         side.partner[worker], side.following[worker] = mail.partner, -1
         side.coded[worker] = mail.int8
         side.due[worker] = self.clock  # it takes part of shared links from now on
-        time = self._transfer_time(worker, mail)
-        side.duration[worker] = time
+        side.duration[worker] = time = self._transfer_time(worker, mail)
         side.due[worker] = self.clock + time
 
     def _transfer_time(self, worker: int, mail: Mail) -> float:
-        """Of a transfer that starts now; shared links are divided as of now."""
-        table, side = self.table, self.side
         pair = np.array([[worker, mail.partner]], dtype=np.int64)
+        return float(self._link_times(worker, pair, size=mail.size)[0])
+
+    def _link_times(
+        self, worker: int, links: IntArray, *, size: float, directed: bool = False
+    ) -> FloatArray:
+        """Of transfers that a worker starts now; shared links are divided as of now."""
+        table, side = self.table, self.side
         waited = np.flatnonzero(table.phase == TRANSFERRING)
         aside = np.flatnonzero(np.isfinite(side.due))
         ends = np.concatenate([waited, table.partner[waited], aside, side.partner[aside]])
-        transfers = np.bincount(ends, minlength=self.workers)
-        times = self.world.link_time(
-            pair,
-            transfers,
+        return self.world.link_time(
+            links,
+            np.bincount(ends, minlength=self.workers) + self.post.transfers,
             clock=self.clock,
             ready=np.zeros(self.workers),
-            size=mail.size,
+            size=size * self.message_share,
+            directed=directed,
             event=int(table.turn[worker]),
         )
-        return float(times[0])
 
-    def _meet(self, worker: int, mail: Mail, time: float, totals: _RoundTotals) -> None:
-        """A transfer has arrived that took so long."""
-        partner = mail.partner
-        distance = mail.arrive(self.executor, worker)
-        totals.communication[worker] += time
-        totals.phases.append(TurnPhase(worker, self.clock - time, self.clock, partner))
+    def _note_transfer(
+        self, worker: int, partner: int, time: float, sent: int, distance: float = np.nan
+    ) -> None:
+        """Of the record."""
+        phase = TurnPhase(worker, self.clock - time, self.clock, partner)
+        self.totals.phases.append(phase)
         key = (min(worker, partner), max(worker, partner))
-        sent = mail.sent_bytes(self.context.model_bytes)
-        totals.links.setdefault(key, []).append((time, distance, sent))
-        if self.serving:
-            for end in (worker, partner):
-                self._serve(end)
+        self.totals.links.setdefault(key, []).append((time, distance, sent))
 
     def _serve(self, worker: int) -> None:
         """The mixed model, or its moving average over a tenth of the elapsed time."""
@@ -416,7 +562,7 @@ class EventLoop:
                 compute_time=totals.compute,
                 communication_time=totals.communication,
                 worker_time=np.full(n, took),
-                waiting_time=np.zeros(n),
+                waiting_time=totals.waiting,
                 round_time=took,
             ),
             links=links,
@@ -431,18 +577,21 @@ class EventLoop:
             wall=wall,
             phases=tuple(totals.phases),
         )
+        rule = totals.rule or TURN_RULES[traits_of(self.algorithm).mailbox]
         return self.planner.finish_turns(
-            measured, totals.rule, round_index=self.round_index, clock=self.clock, rate=rate
+            measured, rule, round_index=self.round_index, clock=self.clock, rate=rate
         )
 
     def _capture(self) -> Checkpoint:
         """A copy of all but the models, which the executor keeps."""
         table_arrays, _ = pack("table", self.table.copy())
         side_arrays, _ = pack("side", self.side.copy())
+        sends = traits_of(self.algorithm).mailbox != "meet"
+        post_arrays = self.post.stored() if sends else {}
         state_arrays, state_scalars = pack("state", self.planner.state)
         return Checkpoint(
             round_index=self.round_index,
-            arrays={**table_arrays, **side_arrays, **state_arrays},
+            arrays={**table_arrays, **side_arrays, **state_arrays, **post_arrays},
             scalars={"clock": self.clock, **state_scalars},
         )
 
@@ -459,6 +608,7 @@ class EventLoop:
         # A copy: the table changes in place, the checkpoint must not.
         self.table = unpack("table", EventTable, saved.arrays, saved.scalars).copy()
         self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
+        self.post = Post.restored(saved.arrays, self.workers)
         self.planner.state = unpack("state", type(self.planner.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index
         self.clock = saved.scalars["clock"]

@@ -10,12 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-
-from fedhp.config import TrainingConfig
-from fedhp.errors import Diverged
-from fedhp.exchange import Exchange, Exchanged
-from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray, RoundRecord
+from fedhp.exchange.base import Executor
+from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray
 
 Result = TypeVar("Result", covariant=True)
 Part = TypeVar("Part")
@@ -100,18 +96,13 @@ class ModelTester(Protocol):
     def overlap(self) -> bool:
         """Whether tests may run while the next round trains."""
 
-    def end_at(self, round_index: int) -> None:
-        """This round is the last one: it is tested as such."""
-
-    def is_tested(self, record: RoundRecord) -> bool:
-        """Whether the models are tested after this round."""
-
-    def start_tests(self, round_index: int) -> Pending[Evaluations]:
-        """Start testing every worker's model and their mean; models must not change meanwhile."""
+    def start_tests(self, *, last: bool) -> Pending[Evaluations]:
+        """Start testing every worker's model and their mean, perhaps as those of the last round;
+        models must not change meanwhile."""
 
 
-class RoundExecutor(Protocol):
-    """Carries out the plans of a synchronous algorithm."""
+class RoundExecutor(Executor, Protocol):
+    """Carries out the plans of a synchronous algorithm; exchanges make the next models."""
 
     def train(
         self,
@@ -120,20 +111,14 @@ class RoundExecutor(Protocol):
         round_index: int,
         learning_rate: float,
         present: BoolArray | None = None,
+        continued: bool = False,
     ) -> Training:
-        """Run every worker's local steps; who is not present [N] keeps its model."""
+        """Run every worker's local steps; who is not present [N] keeps its model. continued: after
+        a group average, more steps of the same round from the mixed models; the norms are those of
+        all local steps of the round."""
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
         """Smoothness and gradient variance as these workers [N] measure them."""
-
-    def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
-        """Move models, measure distances on the links, then mix into the next models."""
-
-    def train_on(
-        self, local_steps: IntArray, *, round_index: int, learning_rate: float
-    ) -> Training:
-        """After a group average: more local steps of the same round, from the mixed models. The
-        norms are those of all local steps of the round."""
 
     def advance(self) -> None:
         """End the round: the mixed models become the models of the next one."""
@@ -164,6 +149,17 @@ class EventExecutor(Protocol):
         With int8, each moves by half of the difference as 8-bit numbers carry it.
         """
 
+    def post(self, worker: int, weights: Sequence[float]) -> None:
+        """Keep the worker's message as it is now for those that it is sent to; a mass of the rule
+        leaves the worker, by these weights."""
+
+    def deliver(self, sender: int, receiver: int, *, weight: float, fragment: int) -> None:
+        """Put the sender's message, or a fragment of it (-1: the whole), into the receiver's box,
+        which is read with its next snapshot. Weight NaN: none."""
+
+    def average_group(self, members: Sequence[int]) -> None:
+        """Set the models of these workers, rising, to the mean of their messages."""
+
     def serve(self, worker: int, factor: float) -> None:
         """Move the model that a worker serves towards its current one by this share of the way."""
 
@@ -172,29 +168,3 @@ class EventExecutor(Protocol):
 
     def recover(self) -> None:
         """After ShardLost: go back to the state that was kept."""
-
-
-def check_finite(
-    loss: FloatArray,
-    norms: FloatArray,
-    *,
-    worked: BoolArray,
-    round_index: int,
-    learning_rate: float,
-    training: TrainingConfig,
-) -> None:
-    """Stop a run in which a model is not finite any more."""
-    bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
-    if len(bad):
-        raise Diverged(
-            f"round {round_index}: the model of worker {bad[0]} diverged "
-            f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
-            fix=f"lower the learning rate (it was {learning_rate:g} in this round)"
-            + "".join(f", or training.{name} ({value:g})" for name, value in _pulls(training)),
-        )
-
-
-def _pulls(training: TrainingConfig) -> list[tuple[str, float]]:
-    """What multiplies the weights themselves: a step overshoots where it is large, too."""
-    named = {"proximal": training.proximal, "weight_decay": training.weight_decay}
-    return [(name, value) for name, value in named.items() if value]

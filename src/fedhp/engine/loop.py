@@ -8,12 +8,13 @@ not happen.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import (
+    Progress,
     SimulatedRound,
     Stopwatch,
     TrainedRound,
@@ -23,25 +24,13 @@ from fedhp.engine.accounting import (
     group_round,
     together,
 )
-from fedhp.engine.executor import Estimates, ModelTester, RoundExecutor
-from fedhp.engine.testing import tested_rounds
-from fedhp.engine.until import StopCondition
+from fedhp.engine.executor import ModelTester, RoundExecutor
+from fedhp.engine.testing import StopCondition, tested_rounds
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Observed, Planner
-from fedhp.timing import Network
-from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The state of a run after a round, without its models."""
-
-    round_index: int
-    clock: float  # at the end of that round
-    started: float  # clock at its start
-    carried: FloatArray  # [N] s spent on steps that a group average left unfinished
+from fedhp.types import Reports, RoundRecord
 
 
 class RoundLoop:
@@ -71,18 +60,13 @@ class RoundLoop:
             carried=np.zeros(self.experiment.workers),
         )
 
-    @property
-    def round_index(self) -> int:
-        """The last round that is done."""
-        return self.progress.round_index
-
     def rounds(self) -> Iterator[RoundRecord]:
         """Run the rounds that are left; a round is yielded when its tests are done."""
         return tested_rounds(self)
 
     def train(self) -> TrainedRound:
         """The first half of a round; the models stay those of the last one."""
-        watch = Stopwatch()
+        watch, estimates = Stopwatch(), None
         # 1. Plan: the algorithm decides by the reports of the last round.
         with watch.phase("plan"):
             simulated = self._plan()
@@ -91,29 +75,34 @@ class RoundLoop:
             planned = simulated.planned
             training = self.executor.train(
                 simulated.first_steps,
-                round_index=planned.round_index,
+                round_index=planned.observation.round_index,
                 learning_rate=planned.observation.learning_rate,
                 present=planned.observation.available,
             )
-        with watch.phase("estimate"):
-            estimates = self._estimate(simulated)
+        with watch.phase("estimate"):  # Algorithm 1, line 5
+            if planned.plan.estimate is not None:
+                estimates = self.executor.estimate(
+                    planned.plan.estimate & (simulated.local_steps > 0),
+                    round_index=planned.observation.round_index,
+                )
         return TrainedRound(simulated, training, estimates, watch)
 
     def finish(self, trained: TrainedRound) -> RoundRecord:
         """The second half; the caller commits the record."""
         simulated, training, watch = trained.simulated, trained.training, trained.watch
-        planned = simulated.planned
+        planned, observation = simulated.planned, simulated.planned.observation
         # 3. Exchange: models travel and mix. After a group average everyone trains on.
         with watch.phase("mix"):
-            exchanged = self.executor.exchange(
-                planned.plan.exchange, round_index=planned.round_index
+            exchanged = planned.plan.exchange.carry_out(
+                self.executor, round_index=observation.round_index
             )
         if simulated.group is not None:
             with watch.phase("train"):
-                more = self.executor.train_on(
+                more = self.executor.train(
                     simulated.local_steps - simulated.first_steps,
-                    round_index=planned.round_index,
-                    learning_rate=planned.observation.learning_rate,
+                    round_index=observation.round_index,
+                    learning_rate=observation.learning_rate,
+                    continued=True,
                 )
                 training = together(simulated, training, more)
         # 4. Account: what it cost in virtual time. Then the mixed models are the current ones.
@@ -126,14 +115,16 @@ class RoundLoop:
                 exchanged=exchanged,
                 wall=watch.seconds,
             )
-            clock = planned.observation.clock + measured.timing.round_time
-            check_clock(clock, measured.timing, self.experiment, round_index=planned.round_index)
+            clock = observation.clock + measured.timing.round_time
+            check_clock(
+                clock, measured.timing, self.experiment, round_index=observation.round_index
+            )
             self.executor.advance()
             record = self.planner.finish(planned, measured)
             self.progress = Progress(
                 round_index=record.round_index,
                 clock=record.clock,
-                started=planned.observation.clock,
+                started=observation.clock,
                 carried=np.zeros(self.experiment.workers)
                 if simulated.group is None
                 else simulated.group.carried,
@@ -142,59 +133,39 @@ class RoundLoop:
 
     def _plan(self) -> SimulatedRound:
         """Algorithm 2, and the steps that its deadlines leave room for."""
-        last, round_index = self.progress, self.progress.round_index + 1
+        last, round_index, world = self.progress, self.progress.round_index + 1, self.world
         # A late monitor knows the links as they were one round ago.
         late = self.experiment.world.monitor_delay > 0
+        network = world.monitored(last.started if late else last.clock, round_index)
+        if (share := self.context.transfer_share) != 1:  # the size of what travels
+            network = replace(network, model_bits=share * network.model_bits)
         observed = Observed(
             round_index=round_index,
             clock=last.clock,
-            available=self.world.available(round_index, last.clock),
-            network=self._monitored(last.started if late else last.clock, round_index),
+            available=world.availability.at(round_index, last.clock),
+            network=network,
             epoch_steps=self.context.epoch_steps,
-            share_done=self.context.share_done(last.clock),
         )
-        planned = self.planner.plan(observed, self.planner.reports)
-        plan, observation = planned.plan, planned.observation
-        lead_time = plan.exchange.lead_time_in(self.world, clock=last.clock, event=round_index)
-        if lead_time is not None:
-            local_steps, group = group_round(
-                self.world, plan, observation, last.carried, transfer_time=lead_time
-            )
-            return SimulatedRound(planned, local_steps, group)
-        return SimulatedRound(planned, self._local_steps(plan, round_index, observation.available))
-
-    def _monitored(self, clock: float, round_index: int) -> Network:
-        """The links as the planner sees them, with the size of what travels."""
-        network, share = self.world.monitored(clock, round_index), self.context.transfer_share
-        return network if share == 1 else replace(network, model_bits=share * network.model_bits)
-
-    def _local_steps(self, plan: Plan, round_index: int, available: BoolArray) -> IntArray:
-        """Step counts as planned, or as many as fit the plan's deadline."""
+        planned = self.planner.plan(observed)
+        plan = planned.plan
         if plan.local_steps is not None:
-            return plan.local_steps
-        if plan.deadline is None:
-            raise ValueError("a plan needs local_steps or a deadline")
+            return SimulatedRound(planned, plan.local_steps, plan.local_steps)
+        assert plan.deadline is not None
+        lead_time = plan.exchange.lead_time_in(world, clock=last.clock, event=round_index)
+        if lead_time is not None:
+            return group_round(world, planned, last.carried, transfer_time=lead_time)
         counts = [
-            self.world.steps_until(
-                worker, round_index, deadline=plan.deadline, time=self.progress.clock
-            )
-            for worker in range(self.experiment.workers)
+            world.steps_until(worker, round_index, deadline=plan.deadline, time=last.clock)
+            for worker in range(world.workers)
         ]
-        return np.where(available, counts, 0).astype(np.int64)
-
-    def _estimate(self, simulated: SimulatedRound) -> Estimates | None:
-        """Algorithm 1, line 5, by the workers the plan asks."""
-        planned = simulated.planned
-        if planned.plan.estimate is None:
-            return None
-        chosen = planned.plan.estimate & (simulated.local_steps > 0)
-        return self.executor.estimate(chosen, round_index=planned.round_index)
+        steps = np.where(observed.available, counts, 0).astype(np.int64)
+        return SimulatedRound(planned, steps, steps)
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to resume from here, without the models."""
         progress = self.progress
         state_arrays, state_scalars = pack("state", self.planner.state)
-        report_arrays, report_scalars = pack("reports", self.planner.reports)
+        report_arrays, report_scalars = pack("reports", self.planner.last_reports)
         return Checkpoint(
             round_index=progress.round_index,
             arrays={**state_arrays, **report_arrays, "carried": progress.carried},

@@ -11,14 +11,17 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from fedhp.algorithms.traits import Traits
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
+from fedhp.exchange.mailbox import BOXES
 from fedhp.machine import available
 
 PROCESS = 400e6  # Python, torch and the modules
 PER_EXECUTOR = 150e6  # activations and gradients of one model in training
 PER_LINK = 300  # bytes: ends, times, distances, verdicts, the planner's order and forest
 MEMORY_SHARE = 0.9  # of the memory that is free
+PLAIN = Traits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ def plan_memory(
     data_bytes: int,
     asynchronous: bool,
     extra_state: int = 0,
-    group_average: bool = False,
+    traits: Traits = PLAIN,
+    per_link: bool = False,
     executors: int,
     batch_bytes: int = 0,
 ) -> Memory:
@@ -56,7 +60,7 @@ def plan_memory(
     """
     workers = experiment.workers
     links = count_links(experiment)
-    matrices = 5 if asynchronous else 7 if group_average else 3
+    matrices = 5 if asynchronous else 7 if traits.group_average else 3
     rows = 5 if asynchronous else 3
     models = 4 * workers * (model_size * (matrices + 2 * extra_state) + state_size * rows)
     pairs = 8 * workers**2 * 3 if experiment.world.bandwidth.per == "link" else 0
@@ -70,7 +74,7 @@ def plan_memory(
         + 4 * 8 * tracked * workers
         + 4_000 * workers
         + pairs
-        + 4 * model_size * _exchange_rows(experiment)
+        + 4 * model_size * _exchange_rows(experiment, traits, per_link)
     )
     free = available()
     allowed = int(MEMORY_SHARE * free if experiment.memory == "auto" else experiment.memory * 1e9)
@@ -80,17 +84,26 @@ def plan_memory(
     return memory
 
 
-def count_copies(experiment: Experiment) -> int:
-    """Copies of models that readers have with topk, one for each way over a link."""
-    return 2 * count_links(experiment) if experiment.exchange.compression == "topk" else 0
+def count_copies(experiment: Experiment, traits: Traits, *, per_link: bool) -> int:
+    """Messages that readers have: with topk, with boxes of the newest of each sender, and where a
+    message depends on its receiver, one for each way over a link; a box that adds them has one."""
+    if traits.mailbox == "sum":
+        return experiment.workers
+    boxes = traits.mailbox in BOXES
+    if boxes and not traits.uses_topology:
+        return experiment.workers * (experiment.workers - 1)
+    by_reader = boxes or per_link or experiment.exchange.compression == "topk"
+    return 2 * count_links(experiment) if by_reader else 0
 
 
-def _exchange_rows(experiment: Experiment) -> int:
+def _exchange_rows(experiment: Experiment, traits: Traits, per_link: bool) -> int:
     """Models that a round holds as they are received, in addition to those of the workers."""
     compressed = experiment.exchange.compression != "none"
     poisoned = experiment.attack.kind in ("sign_flip", "noise")
     # The copies are there twice, since a round can be given up.
-    return (experiment.workers if compressed or poisoned else 0) + 2 * count_copies(experiment)
+    return (experiment.workers if compressed or poisoned else 0) + 2 * count_copies(
+        experiment, traits, per_link=per_link
+    )
 
 
 def count_links(experiment: Experiment) -> int:

@@ -155,7 +155,8 @@ def _prepare(experiment: Experiment) -> Prepared:
         data_bytes=_bytes_of(dataset),
         asynchronous=is_asynchronous(algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
-        group_average=traits.group_average,
+        traits=traits,
+        per_link=rule.per_link(),
         executors=_executors(experiment, device),
         batch_bytes=augmented_bytes(
             experiment.augmentation, dataset.shape, batch_size=experiment.training.batch_size
@@ -233,6 +234,7 @@ class ShardSpec:
 
     seed: int
     workers: IntArray  # [n] numbers of the shard's workers, rising
+    all_workers: int  # of the run
     parts: list[IntArray]  # [n] of them: indices into the data set's training samples
     dataset: Dataset  # training samples of these workers, all test samples
     test: IntArray  # which of the test samples are used during the run
@@ -257,6 +259,8 @@ class ShardSpec:
     optimizer: Optimizer = PLAIN_SGD
     label_smoothing: float = 0.0
     group_average: bool = False  # workers keep what group averages need
+    asynchronous: bool = False  # workers have turns
+    mailbox: str = "meet"  # of asynchronous workers (Traits.mailbox)
     serves: bool = False  # workers keep the models that are tested apart from the current ones
 
 
@@ -281,6 +285,7 @@ def shard_spec_of(
     return ShardSpec(
         seed=experiment.seed,
         workers=workers,
+        all_workers=experiment.workers,
         parts=parts,
         dataset=dataset,
         test=chosen,
@@ -299,6 +304,8 @@ def shard_spec_of(
         augmentation=experiment.augmentation,
         label_smoothing=experiment.training.label_smoothing,
         group_average=traits_of(prepared.algorithm).group_average,
+        asynchronous=is_asynchronous(prepared.algorithm),
+        mailbox=traits_of(prepared.algorithm).mailbox,
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
         max_poisoned=experiment.exchange.max_poisoned(experiment.workers),

@@ -14,9 +14,9 @@ import signal
 import socket
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,6 @@ START_TIMEOUT = 900.0  # s
 START_NOTICE = 30.0  # s between two lines that say what is being waited for
 MAX_LOSSES = 5  # of actors in one round: then it is not bad luck
 
-P = ParamSpec("P")
-S = TypeVar("S")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -127,23 +125,27 @@ class RayShards:
         references = [actor.process.remote() for actor in self._actors]
         return [int(process) for process in self.wait(references, starting=True)]
 
-    def submit(
+    def map(
         self,
-        shard: int,
-        method: Callable[Concatenate[S, P], T],
+        method: Callable[..., T],
+        calls: Iterable[tuple[int, tuple[Any, ...]]],
         /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Pending[T]:
-        """Start a method of one shard."""
-        call = self._actors[shard].call
-        return RayResult(self, call.remote(method.__qualname__, *args, **kwargs))
+        **settings: Any,
+    ) -> list[T]:
+        """Call a method of a part of these shards, all at once."""
+        return self.wait(
+            [
+                self._actors[shard].call.remote(method.__qualname__, *given, **settings)
+                for shard, given in calls
+            ]
+        )
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
     ) -> Pending[list[ModelScore]]:
         """An actor tests as soon as it has nothing else to do."""
-        return self.submit(shard, Tester.evaluate, mean, whole=whole)
+        call = self._actors[shard].call
+        return RayResult(self, call.remote(Tester.evaluate.__qualname__, mean, whole=whole))
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
         """From actor to actor; only references pass through here."""

@@ -7,44 +7,48 @@ tensors is done in a shard (shard/).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedhp.algorithms.base import traits_of
+from fedhp.algorithms.base import rule_of, traits_of
+from fedhp.engine.accounting import check_finite
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
-    LocalTraining,
     Pending,
     PendingParts,
     Training,
-    check_finite,
 )
-from fedhp.engine.prepare import Prepared
+from fedhp.engine.prepare import Prepared, shard_spec_of
 from fedhp.engine.shard.arrivals import PAIR_STATE, WHOLE
 from fedhp.engine.shard.groups import Groups
 from fedhp.engine.shard.mixer import Mixer
 from fedhp.engine.shard.shard import Shard
 from fedhp.engine.shard.tester import Tester
 from fedhp.engine.shard.trainer import Trainer
-from fedhp.engine.shard.turns import ShardTurns
-from fedhp.engine.until import is_due
+from fedhp.engine.turns import ShardedTurns
 from fedhp.errors import RunError
-from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.exchange import (
+    DirectedMixing,
+    Exchanged,
+    GroupAverage,
+    Mixing,
+    Scoring,
+    ServerAverage,
+)
+from fedhp.exchange.mailbox import BOX_STATE
 from fedhp.exchange.mixing import pulls
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.group import fragment_columns, group_step
 from fedhp.learn.group_state import Columns, GroupUpdate
-from fedhp.learn.quantize import from_int8_blocks, to_int8_blocks
 from fedhp.learn.topk import delta_share
 from fedhp.record.tensors import Arrays
-from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray, RoundRecord
+from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray
 
-P = ParamSpec("P")
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -54,15 +58,15 @@ class Shards(Protocol):
     groups: list[IntArray]
     moved: int  # bytes of models that went from one shard to another
 
-    def submit(
+    def map(
         self,
-        shard: int,
-        method: Callable[Concatenate[S, P], T],
+        method: Callable[..., T],
+        calls: Iterable[tuple[int, tuple[Any, ...]]],
         /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Pending[T]:
-        """Start a method of a part of one shard, such as Mixer.exchange; shards work at once."""
+        **settings: Any,
+    ) -> list[T]:
+        """Call a method of a part, such as Mixer.exchange: each call names its shard and has
+        arguments, all have the settings; shards work at once."""
 
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
@@ -70,7 +74,8 @@ class Shards(Protocol):
         """Start Tester.evaluate of one shard; it may train meanwhile."""
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
-        """Bring every shard the trained models it wants: workers, by their shard."""
+        """Bring every shard the trained models it wants: workers, or (receiver, sender) where a
+        message depends on its receiver, by the sender's shard."""
 
     def keep(self, *, in_flight: bool) -> None:
         """Keep the state as of now for `recover`; at first that is the initial one."""
@@ -88,12 +93,11 @@ class Shards(Protocol):
         """Release the shards."""
 
 
-class ShardedExecutor:
+class ShardedExecutor(ShardedTurns):
     """Carries out the plans of any algorithm, tests the models and holds their state."""
 
     def __init__(self, prepared: Prepared, shards: Shards) -> None:
         self.prepared = prepared
-        self._last_round = prepared.experiment.rounds
         self.shards = shards
         self.workers = prepared.experiment.workers
         self._tests = ShardTests(prepared, shards, self._gather)
@@ -101,6 +105,9 @@ class ShardedExecutor:
         self._shard_of = np.zeros(self.workers, dtype=np.int64)  # the shard of every worker
         self._position = np.zeros(self.workers, dtype=np.int64)  # and its row there
         self._nobody = np.empty((self.workers, 0), dtype=np.int64)  # selected without scoring
+        self._compression = prepared.experiment.exchange.compression
+        self._per_link = rule_of(prepared.algorithm).per_link()
+        self._whole_models = prepared.transfer_share == 1 and self._compression != "topk"
         for index, group in enumerate(shards.groups):
             self._shard_of[group] = index
             self._position[group] = np.arange(len(group))
@@ -122,31 +129,42 @@ class ShardedExecutor:
         round_index: int,
         learning_rate: float,
         present: BoolArray | None = None,
+        continued: bool = False,
     ) -> Training:
-        """Run every worker's local steps; the model of an absent one does not change."""
-        everyone = np.ones(self.workers, dtype=np.bool_) if present is None else present
-        return self._trained(Shard.train, local_steps, round_index, learning_rate, everyone)
+        """Run every worker's local steps; the model of an absent one does not change. continued:
+        after a group average, from the mixed models."""
+        losses, update_norms = zip(
+            *self._each(
+                Groups.train_on if continued else Shard.train,
+                *((local_steps,) if continued else (local_steps, present)),
+                round_index=round_index,
+                learning_rate=learning_rate,
+            ),
+            strict=True,
+        )
+        loss, norms = self._gather(losses), self._gather(update_norms)
+        check_finite(
+            loss,
+            norms,
+            worked=local_steps > 0,
+            round_index=round_index,
+            learning_rate=learning_rate,
+            training=self.prepared.experiment.training,
+        )
+        return Training(loss, norms)
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
         """Smoothness and gradient variance as these workers [N] measure them."""
-        estimates = _results(
-            self.shards.submit(
-                index,
-                Trainer.estimate,
-                np.flatnonzero(chosen[group]).tolist(),
-                round_index=round_index,
-            )
+        calls = [
+            (index, (np.flatnonzero(chosen[group]).tolist(),))
             for index, group in enumerate(self.shards.groups)
-        )
+        ]
+        estimates = self.shards.map(Trainer.estimate, calls, round_index=round_index)
         return Estimates(
             smoothness=self._gather([part.smoothness for part in estimates]),
             gradient_variance=self._gather([part.gradient_variance for part in estimates]),
             start_loss=self._gather([part.start_loss for part in estimates]),
         )
-
-    def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
-        """Move models, measure distances on the links, then mix into the next models."""
-        return exchange.carry_out(self, round_index=round_index)
 
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
@@ -154,10 +172,29 @@ class ShardedExecutor:
         self._deliver(links if mixing.directed else np.concatenate([links, links[:, ::-1]]))
         return self._mix(links, mixing.matrix(), directed=mixing.directed, selected=self._nobody)
 
+    def average_over_server(self, average: ServerAverage) -> Exchanged:
+        """The participants send their models, and everyone takes the mean."""
+        self._deliver(average.links)
+        return self._mix(
+            average.lines,
+            average.matrix(),
+            directed=True,
+            selected=self._nobody,
+            senders=average.weights > 0,
+        )
+
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
         """Every worker scores the models of its sources, and mixes the best."""
         self._deliver(mixing.links)
-        selected = self._score(mixing.sources, scoring, round_index)
+        selected = self._gather(
+            self._each(
+                Mixer.score,
+                mixing.sources,
+                keep=scoring.keep,
+                samples=scoring.samples,
+                round_index=round_index,
+            )
+        )
         if scoring.symmetric:
             self._deliver(pulls(selected)[:, ::-1])
         links, weights = mixing.kept_links(selected), mixing.kept_matrix(selected)
@@ -165,16 +202,7 @@ class ShardedExecutor:
 
     def proceed(self) -> None:
         """The next exchange of the round begins with what the last one left."""
-        if self.prepared.experiment.exchange.compression == "topk":
-            raise RunError(
-                "the algorithm plans several exchanges in a round, but with topk every reader has "
-                "one copy of a model per round",
-                allowed="exchange.compression other than 'topk', or one exchange per round",
-                fix="set exchange.compression = 'int8'",
-            )
-        _results(
-            self.shards.submit(index, Mixer.proceed) for index in range(len(self.shards.groups))
-        )
+        self._each(Mixer.proceed)
 
     def average_groups(self, groups: Sequence[GroupAverage]) -> None:
         """The participants of each add the mean of their changes to the consensus. The sum over a
@@ -193,47 +221,9 @@ class ShardedExecutor:
         for group in groups:
             for index, update in self._group_updates(group, columns) if group.required else ():
                 updates[index].append(update)
-        _results(
-            self.shards.submit(index, Groups.adopt, update, columns)
-            for index, update in enumerate(updates)
+        self.shards.map(
+            Groups.adopt, [(index, (update, columns)) for index, update in enumerate(updates)]
         )
-
-    def train_on(
-        self, local_steps: IntArray, *, round_index: int, learning_rate: float
-    ) -> Training:
-        """After a group average: more local steps of the same round, from the mixed models."""
-        return self._trained(Groups.train_on, local_steps, round_index, learning_rate)
-
-    def _trained(
-        self,
-        method: Callable[..., tuple[FloatArray, FloatArray]],
-        local_steps: IntArray,
-        round_index: int,
-        learning_rate: float,
-        present: BoolArray | None = None,
-    ) -> Training:
-        trained = _results(
-            self.shards.submit(
-                index,
-                method,
-                local_steps[group],
-                round_index=round_index,
-                learning_rate=learning_rate,
-                **({} if present is None else {"present": present[group]}),
-            )
-            for index, group in enumerate(self.shards.groups)
-        )
-        loss = self._gather([losses for losses, _ in trained])
-        norms = self._gather([norms for _, norms in trained])
-        check_finite(
-            loss,
-            norms,
-            worked=local_steps > 0,
-            round_index=round_index,
-            learning_rate=learning_rate,
-            training=self.prepared.experiment.training,
-        )
-        return Training(loss, norms)
 
     def _group_updates(
         self, exchange: GroupAverage, columns: Columns
@@ -242,19 +232,22 @@ class ShardedExecutor:
         participants = exchange.participants
         shard_of = self._shard_of[participants]
         inside = [np.flatnonzero(shard_of == index) for index in range(len(self.shards.groups))]
-        pending = {
-            index: self.shards.submit(index, Groups.contributions, participants[members], columns)
+        arguments = {
+            index: (participants[members], columns)
             for index, members in enumerate(inside)
             if len(members)
         }
+        brought = self.shards.map(Groups.contributions, arguments.items())
+        parts = dict(zip(arguments, brought, strict=True))
         root_shard, _ = self._find(exchange.root)
-        known = self.shards.submit(root_shard, Groups.root_rows, exchange.root, columns).result()
-        consensus = {exchange.root: known.consensus}
-        for parent in set(exchange.parents[exchange.returning].tolist()) - consensus.keys():
-            shard, _ = self._find(parent)
-            rows = self.shards.submit(shard, Groups.root_rows, parent, columns).result()
-            consensus[parent] = rows.consensus
-        parts = {index: part.result() for index, part in pending.items()}
+        others = set(exchange.parents[exchange.returning].tolist()) - {exchange.root}
+        knowing = [exchange.root, *sorted(others)]
+        rows = self.shards.map(
+            Groups.root_rows,
+            [(int(self._shard_of[worker]), (worker, columns)) for worker in knowing],
+        )
+        known = rows[0]
+        consensus = {worker: part.consensus for worker, part in zip(knowing, rows, strict=True)}
         order = np.argsort(np.concatenate([inside[index] for index in parts]))
 
         def by_participant(name: str) -> NDArray[np.float32]:
@@ -296,76 +289,8 @@ class ShardedExecutor:
 
     def advance(self) -> None:
         """End the round: the mixed models become the models of the next one."""
-        _results(
-            self.shards.submit(index, Shard.advance) for index in range(len(self.shards.groups))
-        )
+        self._each(Shard.advance)
         self.shards.keep(in_flight=False)
-
-    # --- asynchronous algorithms -----------------------------------------------------------
-
-    def snapshot(self, worker: int) -> None:
-        """Start a turn of this worker from its current model."""
-        shard, position = self._find(worker)
-        self.shards.submit(shard, ShardTurns.snapshot, position).result()
-
-    def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
-        """Train the snapshots of these workers; mean losses."""
-        by_shard: list[dict[int, LocalTraining]] = [{} for _ in self.shards.groups]
-        for worker, training in trainings.items():
-            shard, position = self._find(worker)
-            by_shard[shard][position] = training
-        losses = _results(
-            self.shards.submit(index, ShardTurns.train, part) for index, part in enumerate(by_shard)
-        )
-        found = {worker: self._find(worker) for worker in trainings}
-        return {worker: losses[shard][position] for worker, (shard, position) in found.items()}
-
-    def apply(self, worker: int) -> float:
-        """Add the change that training made to the worker's current model; its norm."""
-        shard, position = self._find(worker)
-        return self.shards.submit(shard, ShardTurns.apply, position).result()
-
-    def share(self, worker: int) -> float:
-        """Add the change that training made to every worker's model; its norm."""
-        shard, position = self._find(worker)
-        # What comes from another process may be read-only.
-        change = np.array(self.shards.submit(shard, ShardTurns.change, position).result())
-        layout = self.prepared.layout
-        change[layout.trainable :] /= self.workers
-        if len(self.shards.groups) > 1:
-            self.shards.moved += change.nbytes * (len(self.shards.groups) - 1)
-        _results(
-            self.shards.submit(index, ShardTurns.shift_all, change)
-            for index in range(len(self.shards.groups))
-        )
-        return float(np.linalg.norm(change[: layout.trainable]))
-
-    def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
-        """Set both models to their mean, or move them by the coded half of their difference; the
-        distance between them before."""
-        shard, position = self._find(worker)
-        other_shard, other_position = self._find(partner)
-        mine = self.shards.submit(shard, ShardTurns.model, position).result()
-        theirs = self.shards.submit(other_shard, ShardTurns.model, other_position).result()
-        if shard != other_shard:
-            self.shards.moved += mine.nbytes + theirs.nbytes
-        if compression != "none":
-            difference = theirs - mine
-            half = np.float32(0.5) * from_int8_blocks(*to_int8_blocks(difference))
-            self.shards.submit(other_shard, ShardTurns.shift, other_position, -half).result()
-            self.shards.submit(shard, ShardTurns.shift, position, half).result()
-            return float(np.linalg.norm(difference[: self.prepared.layout.trainable]))
-        self.shards.submit(other_shard, ShardTurns.average, other_position, mine).result()
-        return self.shards.submit(shard, ShardTurns.average, position, theirs).result()
-
-    def serve(self, worker: int, factor: float) -> None:
-        """Move the model that a worker serves towards its current one by this share of the way."""
-        shard, position = self._find(worker)
-        self.shards.submit(shard, ShardTurns.serve, position, factor).result()
-
-    def keep(self) -> None:
-        """Keep the state as of now, models in flight included: it is that of a round's end."""
-        self.shards.keep(in_flight=True)
 
     # --- tests -----------------------------------------------------------------------------
 
@@ -374,25 +299,11 @@ class ShardedExecutor:
         """Whether tests may run while the next round trains."""
         return self.prepared.overlap
 
-    def end_at(self, round_index: int) -> None:
-        """This round is the last one: it is tested as such."""
-        self._last_round = round_index
-
-    def is_tested(self, record: RoundRecord) -> bool:
-        """Whether the models are tested: every so many rounds or seconds, and after the last."""
-        due = is_due(
-            self.prepared.experiment.evaluation,
-            record.round_index,
-            started=record.clock - record.timing.round_time,
-            clock=record.clock,
-        )
-        return due or record.round_index == self._last_round
-
-    def start_tests(self, round_index: int) -> Pending[Evaluations]:
+    def start_tests(self, *, last: bool) -> Pending[Evaluations]:
         """Start testing every worker's model and their mean; models must not change meanwhile."""
         mean = self._tests.mean_model()
         tests = [self._tests.start(mean, whole=False)]
-        if round_index == self._last_round and self.prepared.whole_at_end:
+        if last and self.prepared.whole_at_end:
             tests.append(self._tests.start(mean, whole=True))
         return PendingParts(tests, lambda evaluations: Evaluations(*evaluations))
 
@@ -407,30 +318,33 @@ class ShardedExecutor:
         kept = self.shards.kept()
         return {
             name: np.concatenate([part[name] for part in kept])
-            if name in PAIR_STATE
+            if name in (*PAIR_STATE, *BOX_STATE)
             else self._gather([part[name] for part in kept])
             for name in kept[0]
         }
 
     def load(self, state: Arrays) -> None:
         """Go on from a state."""
-        _results(
-            self.shards.submit(
-                index,
-                Shard.load,
-                {name: rows[_rows_in(name, state, group)] for name, rows in state.items()},
-            )
-            for index, group in enumerate(self.shards.groups)
-        )
+        parts = [
+            {name: rows[_rows_in(name, state, group)] for name, rows in state.items()}
+            for group in self.shards.groups
+        ]
+        self.shards.map(Shard.load, [(index, (part,)) for index, part in enumerate(parts)])
         self.shards.keep(in_flight="in_flight" in state)
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _find(self, worker: int) -> tuple[int, int]:
-        """A worker's shard, and its row there."""
-        return int(self._shard_of[worker]), int(self._position[worker])
+    def _each(
+        self, method: Callable[..., T], *columns: NDArray[Any] | None, **settings: Any
+    ) -> list[T]:
+        """Call a method of a part of every shard, with the rows of its workers of each column."""
+        calls = [
+            (index, tuple([None if rows is None else rows[group] for rows in columns]))
+            for index, group in enumerate(self.shards.groups)
+        ]
+        return self.shards.map(method, calls, **settings)
 
-    def _gather(self, parts: list[NDArray[Any]]) -> NDArray[Any]:
+    def _gather(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Rows of all shards, by worker."""
         if len(parts) == 1:
             return parts[0]
@@ -447,64 +361,53 @@ class ShardedExecutor:
         wanted: list[dict[int, IntArray]] = []
         for index in range(len(self.shards.groups)):
             here = (target == index) & (origin != index)
-            senders = transfers[here, 1]
+            # A message that depends on its receiver is asked for by both ends.
+            senders = transfers[here] if self._per_link else transfers[here, 1]
             wanted.append(
                 {
-                    int(shard): np.unique(senders[origin[here] == shard])
+                    int(shard): np.unique(senders[origin[here] == shard], axis=0)
                     for shard in np.unique(origin[here])
                 }
             )
         self.shards.deliver(wanted)
 
-    def _score(self, candidates: IntArray, scoring: Scoring, round_index: int) -> IntArray:
-        return self._gather(
-            _results(
-                self.shards.submit(
+    def _mix(
+        self,
+        links: IntArray,
+        weights: csr_array,
+        *,
+        directed: bool,
+        selected: IntArray,
+        senders: BoolArray | None = None,
+    ) -> Exchanged:
+        calls: list[tuple[int, tuple[Any, ...]]] = [(0, (links, weights, senders))]
+        if len(self.shards.groups) > 1:
+            owner = self._shard_of[links[:, 0]]
+            calls = [
+                (
                     index,
-                    Mixer.score,
-                    candidates[group],
-                    keep=scoring.keep,
-                    samples=scoring.samples,
-                    round_index=round_index,
+                    (
+                        links[owner == index],
+                        weights[group],
+                        None if senders is None else senders[group],
+                    ),
                 )
                 for index, group in enumerate(self.shards.groups)
-            )
-        )
-
-    def _mix(
-        self, links: IntArray, weights: csr_array, *, directed: bool, selected: IntArray
-    ) -> Exchanged:
-        owner = self._shard_of[links[:, 0]]
-        alone = len(self.shards.groups) == 1
-        distances = _results(
-            self.shards.submit(
-                index,
-                Mixer.exchange,
-                links if alone else links[owner == index],
-                weights if alone else weights[group],
-                kernel=self.kernel,
-            )
-            for index, group in enumerate(self.shards.groups)
-        )
-        distance = np.empty(len(links))
-        for index, part in enumerate(distances):
-            distance[owner == index] = part
-        shares = self._shares(links, directed=directed)
+            ]
+        distances = self.shards.map(Mixer.exchange, calls, kernel=self.kernel)
+        distance = distances[0]
+        if len(distances) > 1:
+            distance = np.empty(len(links))
+            for index, part in enumerate(distances):
+                distance[owner == index] = part
+        shares = None if self._whole_models else self._shares(links, directed=directed)
         return Exchanged(links, directed, distance, selected, shares)
 
-    def _shares(self, links: IntArray, *, directed: bool) -> FloatArray | None:
+    def _shares(self, links: IntArray, *, directed: bool) -> FloatArray:
         """What went over each link this round, as a share of a model's bytes, [E, 2]."""
-        compression = self.prepared.experiment.exchange.compression
-        if self.prepared.transfer_share == 1 and compression != "topk":
-            return None
         shares = np.full((len(links), 2), self.prepared.transfer_share)
-        if compression == "topk":
-            counts = np.concatenate(
-                _results(
-                    self.shards.submit(index, Mixer.delta_counts)
-                    for index in range(len(self.shards.groups))
-                )
-            )
+        if self._compression == "topk":
+            counts = np.concatenate(self._each(Mixer.delta_counts))
             width = self.prepared.layout.mixed
             by_pair = {
                 (reader, sender): 1.0 if count == WHOLE else delta_share(count, width)
@@ -535,7 +438,7 @@ class ShardTests:
         """The sum goes from shard to shard: it has the same bits however many there are."""
         total: NDArray[np.float64] | None = None
         for index in range(len(self.shards.groups)):
-            total = self.shards.submit(index, Tester.sum_models, total).result()
+            total = self.shards.map(Tester.sum_models, [(index, (total,))])[0]
         assert total is not None
         return (total / (self.workers - len(self.prepared.attackers))).astype(np.float32)
 
@@ -585,13 +488,93 @@ class ShardTests:
         return np.asarray(by_worker.mean(axis=0))
 
 
-def _results(pending: Iterable[Pending[T]]) -> list[T]:
-    """Start all, then wait for all."""
-    return [part.result() for part in list(pending)]
-
-
 def _rows_in(name: str, state: Arrays, group: IntArray) -> IntArray:
     """Which rows of a state belong to a shard: its workers', or what they have of others."""
-    if name not in PAIR_STATE:
+    if name in PAIR_STATE:
+        return np.flatnonzero(np.isin(state["copy_pairs"][:, 0], group))
+    if name not in BOX_STATE:
         return group
-    return np.flatnonzero(np.isin(state["copy_pairs"][:, 0], group))
+    keys = state["box_keys"]
+    here = np.isin(keys[:, 0], group)
+    return np.flatnonzero(np.repeat(here, keys[:, 3] - keys[:, 2]) if name == "box" else here)
+
+
+class LocalShards:
+    """Shards that are plain objects."""
+
+    def __init__(self, shards: list[Shard]) -> None:
+        self.shards = shards
+        self.groups = [shard.spec.workers for shard in shards]
+        self.moved = 0
+        self._kept: list[Arrays] | None = None
+
+    def map(
+        self,
+        method: Callable[..., T],
+        calls: Iterable[tuple[int, tuple[Any, ...]]],
+        /,
+        **settings: Any,
+    ) -> list[T]:
+        """Call a method of a part of these shards, one after the other."""
+        part = method.__qualname__.partition(".")[0]
+        return [
+            method(self.shards[shard].parts[part], *given, **settings) for shard, given in calls
+        ]
+
+    def start_tests(
+        self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
+    ) -> Pending[list[ModelScore]]:
+        """Start the tests on the shard's threads."""
+        return self.shards[shard].tester.start(mean, whole=whole)
+
+    def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
+        """Hand every shard the trained models it wants."""
+        for shard, origins in zip(self.shards, wanted, strict=True):
+            sent = [self.shards[origin].mixer.send(workers) for origin, workers in origins.items()]
+            self.moved += sum(rows.nbytes for _, rows in sent)
+            shard.mixer.receive(*sent)
+
+    def keep(self, *, in_flight: bool) -> None:
+        """Copy the state, unless it stays as it is: between synchronous rounds."""
+        self._kept = None
+        if in_flight:
+            self._kept = [
+                {name: array.copy() for name, array in shard.state(in_flight=True).items()}
+                for shard in self.shards
+            ]
+
+    def kept(self) -> list[Arrays]:
+        """The state of the last round's end."""
+        return self._kept or [shard.state() for shard in self.shards]
+
+    def recover(self) -> None:
+        """Objects are not lost."""
+
+    def restart(self) -> None:
+        """Objects are not lost."""
+
+    def close(self) -> None:
+        """Release the threads."""
+        for shard in self.shards:
+            shard.close()
+
+
+class LocalExecutor(ShardedExecutor):
+    """The executor of one process."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        shards: int = 1,
+        scratch: Path | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        groups: list[IntArray | None] = [None]
+        if shards > 1:
+            groups = list(np.array_split(np.arange(prepared.experiment.workers), shards))
+        local = [
+            Shard(shard_spec_of(prepared, group, scratch=scratch), stop=stop) for group in groups
+        ]
+        self.shard = local[0]  # all workers, unless there are more shards
+        super().__init__(prepared, LocalShards(local))

@@ -70,7 +70,6 @@ def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
         available=world.available(1),
         network=world.network(0.0),
         epoch_steps=context.epoch_steps,
-        share_done=context.share_done(0.0),
     )
     planner = Planner(context)
     state = planner.state

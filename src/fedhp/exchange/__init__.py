@@ -3,8 +3,8 @@ package asks which one a plan has.
 
 base.py has what a loop, a coordinator and a replay ask of any form. mixing.py: each worker mixes
 the models of others into its own; sequence.py: several times in a round. group.py: a group averages
-its changes over a tree. mailbox.py: how the turn of an asynchronous worker ends. facts.py reads
-what histories say. Pure: no tensors.
+its changes over a tree; server.py: over a server. mailbox.py: how the turn of an asynchronous
+worker ends; post.py: what is on its way then. facts.py reads what histories say. Pure: no tensors.
 """
 
 from fedhp.exchange.base import Exchange, Exchanged
@@ -18,6 +18,7 @@ from fedhp.exchange.mixing import (
     WeightedMixing,
 )
 from fedhp.exchange.sequence import ExchangeSequence
+from fedhp.exchange.server import ServerAverage
 
 __all__ = [
     "DirectedMixing",
@@ -30,5 +31,6 @@ __all__ = [
     "NeighborMixing",
     "PeerScoring",
     "Scoring",
+    "ServerAverage",
     "WeightedMixing",
 ]

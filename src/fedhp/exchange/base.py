@@ -10,18 +10,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedhp.exchange.checks import Unusable, kind_of
+from fedhp.config import Experiment
+from fedhp.errors import RunError
 from fedhp.rule import Rule
-from fedhp.timing import Network
+from fedhp.timing import Network, ServerLine
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
 
 if TYPE_CHECKING:
     from fedhp.exchange.group import GroupAverage
     from fedhp.exchange.mixing import DirectedMixing, Mixing, Scoring
+    from fedhp.exchange.server import ServerAverage
+
+
+class Unusable(Exception):
+    """A part of a plan cannot be used: the problem, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ class Part:
     push_sum: bool = False
     score: Scoring | None = None
     group: GroupPart | None = None
+    then: tuple[Part, ...] = ()  # in the exchanges that follow in the same round
 
 
 class Executor(Protocol):
@@ -83,6 +91,9 @@ class Executor(Protocol):
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
         """Every worker scores the models of others and averages the best."""
+
+    def average_over_server(self, average: ServerAverage) -> Exchanged:
+        """The participants send their models, and everyone takes the mean."""
 
     def average_groups(self, groups: Sequence[GroupAverage]) -> None:
         """The participants of each add the mean of their changes to the consensus."""
@@ -116,6 +127,10 @@ class SimulatedLinks(Protocol):
     @property
     def jitter(self) -> TransferJitter | None:
         """Of single transfers."""
+
+    @property
+    def server(self) -> ServerLine | None:
+        """Its line, if there is one."""
 
     def network(self, time: float) -> Network:
         """The links at this virtual time."""
@@ -177,14 +192,24 @@ class Exchange(ABC):
         return False
 
     @property
+    def in_a_row(self) -> int:
+        """How many exchanges follow each other in it."""
+        return 1
+
+    @property
+    def scored(self) -> bool:
+        """Whether workers choose among the models that they get."""
+        return False
+
+    @property
     def required(self) -> Sequence[int]:
         """The workers without whom it cannot be carried out."""
         return ()
 
     @property
-    def group(self) -> GroupAverage | None:
-        """The average over a tree that it contains, if there is one."""
-        return None
+    def groups(self) -> tuple[GroupAverage, ...]:
+        """The averages over trees that it consists of, if it does."""
+        return ()
 
     # --- checks -----------------------------------------------------------------------------
 
@@ -207,6 +232,16 @@ class Exchange(ABC):
     def check_network(self) -> None:
         """Refuse what can only be simulated."""
         return
+
+    def check_experiment(self, experiment: Experiment) -> None:
+        """Refuse settings with which it cannot be carried out."""
+        if self.in_a_row > 1 and experiment.exchange.compression == "topk":
+            raise RunError(
+                "the algorithm plans several exchanges in a round, but with topk every reader has "
+                "one copy of a model per round",
+                allowed="exchange.compression other than 'topk', or one exchange per round",
+                fix="set exchange.compression = 'int8'",
+            )
 
     # --- changes before it is carried out -----------------------------------------------------
 
@@ -273,13 +308,57 @@ class Exchange(ABC):
         """What the record does not say of it: enough to repeat it (facts.py)."""
         return {}
 
+    def weight_facts(self) -> list[dict[str, Any]]:
+        """Its mixings by their weights, each with how often it is repeated."""
+        return []
+
+
+# --- what is checked of numbers that an algorithm gave, with the words of a refusal -----------
+
+
+def as_array(values: Any, name: str, wanted: str) -> Any:
+    """The values as an array."""
+    try:
+        return np.asarray(values)
+    except Exception as error:  # rows of different lengths, or an object of the user's own
+        raise Unusable(f"{name} is not an array: {error}", wanted) from None
+
+
+def check_links(values: Any, name: str, workers: int) -> Any:
+    """Links [E, 2] between known workers."""
+    wanted = "whole numbers of the shape [links, 2]"
+    links = as_array(values, f"the links of {name}", wanted)
+    if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
+        raise Unusable(f"the links of {name} are {links.dtype} of the shape {links.shape}", wanted)
+    if links.size and (links.min() < 0 or links.max() >= workers):
+        bad = int(links.max() if links.max() >= workers else links.min())
+        raise Unusable(
+            f"{name} has a link of the unknown worker {bad}", f"workers 0 to {workers - 1}"
+        )
+    return links
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def kind_of(value: Any) -> str:
+    """What it is, for people."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
 
 def check_exchange(exchange: Any, plan: Plan, workers: int) -> None:
     """Refuse a plan whose exchange is none, or cannot be carried out."""
     if not isinstance(exchange, Exchange):
         raise Unusable(
             f"the exchange of its plan is {kind_of(exchange)}",
-            "a NeighborMixing, a DirectedMixing, a WeightedMixing, a PeerScoring, a GroupAverage "
-            "or an ExchangeSequence",
+            "a NeighborMixing, a DirectedMixing, a WeightedMixing, a PeerScoring, a GroupAverage, "
+            "a ServerAverage or an ExchangeSequence",
         )
     exchange.check(plan, workers)

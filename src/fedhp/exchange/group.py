@@ -7,10 +7,10 @@ more of their times per level of the tree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +23,12 @@ from fedhp.exchange.base import (
     Moment,
     Part,
     SimulatedLinks,
+    Unusable,
+    as_array,
+    is_number,
+    is_whole,
+    kind_of,
 )
-from fedhp.exchange.checks import Unusable, as_array, is_number, is_whole, kind_of
 from fedhp.timing import INT8_BLOCK, Network, int8_bytes
 from fedhp.types import BoolArray, FloatArray, GroupRole, IntArray, Plan
 
@@ -33,8 +37,70 @@ LARGEST_RATE = 100.0
 INT8_SHARE = 1 / 4 + 1 / INT8_BLOCK  # one byte per value, and a scale of 32 bits per block
 
 
+class _Averages(Exchange):
+    """One or several groups that average at the same time: what both forms have."""
+
+    __slots__ = ()
+
+    @property
+    def required(self) -> Sequence[int]:
+        """A sum that lacks one of them is none."""
+        return sorted(worker for group in self.groups for worker in group.participants.tolist())
+
+    def check_present(self, here: BoolArray) -> None:
+        """Available participants alone."""
+        missing = [worker for worker in self.required if not here[worker]]
+        if missing:
+            raise Unusable(
+                f"worker {missing[0]} takes part in its GroupAverage, and is away",
+                "available workers as participants",
+            )
+
+    def without_group(self, plan: Plan) -> Plan:
+        """The same round in which everyone only trains."""
+        decision, nobody = plan.decision, np.empty(0, dtype=np.int64)
+        participation = decision.participation
+        if participation is not None:
+            roles = tuple(
+                role if role is GroupRole.AWAY else GroupRole.LEFT_OUT
+                for role in participation.roles
+            )
+            returning = np.zeros_like(participation.returning)
+            participation = replace(participation, roles=roles, returning=returning, root=-1)
+        decision = replace(
+            decision,
+            links=np.empty((0, 2), dtype=np.int64),
+            verdicts=nobody,
+            link_time=np.empty(0),
+            facts={**decision.facts, "participants": 0.0, "planned_transfer_time": 0.0},
+            participation=participation,
+        )
+        alone = replace(
+            self.groups[0], participants=nobody, parents=nobody, returning=nobody.astype(np.bool_)
+        )
+        return replace(plan, exchange=alone, decision=decision)
+
+    def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
+        """All at once. Of sums no distances are measured, and nobody is selected."""
+        executor.average_groups(self.groups)
+        links, nobody = self.links, np.empty((executor.workers, 0), dtype=np.int64)
+        return Exchanged(links, False, np.full(len(links), np.nan), nobody)
+
+    def parts(self, workers: int) -> list[Part]:
+        """Each participant's place in its tree."""
+        parts = [Part(group=GroupPart(self.groups[0]))] * workers
+        for group in self.groups:
+            for worker, place in group.places():
+                parts[worker] = Part(group=place)
+        return parts
+
+    def lead_time(self, network: Network) -> float | None:
+        """Until the last participant has the new consensus."""
+        return max(group.transfer_time(network) for group in self.groups)
+
+
 @dataclass(frozen=True, slots=True)
-class GroupAverage(Exchange):
+class GroupAverage(_Averages):
     """The participants add the mean of their changes, with Nesterov momentum, to a consensus.
 
     One fragment of the model travels over a tree: summed up to the root, then sent back down.
@@ -62,14 +128,9 @@ class GroupAverage(Exchange):
         return np.asarray(ends[_order(ends)], dtype=np.int64)
 
     @property
-    def required(self) -> Sequence[int]:
-        """A sum that lacks one of them is none."""
-        return tuple(self.participants.tolist())
-
-    @property
-    def group(self) -> GroupAverage | None:
+    def groups(self) -> tuple[GroupAverage, ...]:
         """Itself."""
-        return self
+        return (self,)
 
     # --- checks -----------------------------------------------------------------------------
 
@@ -115,77 +176,27 @@ class GroupAverage(Exchange):
         if plan.local_steps is not None:
             raise Unusable("its plan has a GroupAverage and local_steps", "a deadline only")
 
-    def check_present(self, here: BoolArray) -> None:
-        """Available participants alone."""
-        missing = self.participants[~here[self.participants]]
-        if len(missing):
-            raise Unusable(
-                f"worker {int(missing[0])} takes part in its GroupAverage, and is away",
-                "available workers as participants",
-            )
-
-    def check_network(self) -> None:
-        """An order has no rate."""
-        if self.rate != 1:
-            raise Unusable(
-                f"rate of its GroupAverage is {self.rate:g}",
-                "1 on a network; another one in a simulation",
-            )
-
     # --- carried out ------------------------------------------------------------------------
 
-    def without_group(self, plan: Plan) -> Plan:
-        """The same round in which everyone only trains."""
-        decision, nobody = plan.decision, np.empty(0, dtype=np.int64)
-        participation = decision.participation
-        if participation is not None:
-            roles = tuple(
-                role if role is GroupRole.AWAY else GroupRole.LEFT_OUT
-                for role in participation.roles
-            )
-            returning = np.zeros_like(participation.returning)
-            participation = replace(participation, roles=roles, returning=returning, root=-1)
-        decision = replace(
-            decision,
-            links=np.empty((0, 2), dtype=np.int64),
-            verdicts=nobody,
-            link_time=np.empty(0),
-            facts={**decision.facts, "participants": 0.0, "planned_transfer_time": 0.0},
-            participation=participation,
-        )
-        alone = replace(
-            self, participants=nobody, parents=nobody, returning=nobody.astype(np.bool_)
-        )
-        return replace(plan, exchange=alone, decision=decision)
-
-    def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
-        """Average."""
-        executor.average_groups([self])
-        return _averaged(self.links, executor.workers)
-
-    def parts(self, workers: int) -> list[Part]:
+    def places(self) -> Iterator[tuple[int, GroupPart]]:
         """Each participant's place in the tree."""
-        parts = [Part(group=GroupPart(self))] * workers
         for worker, parent, returning in zip(
             self.participants.tolist(), self.parents.tolist(), self.returning.tolist(), strict=True
         ):
             below = self.parents == worker
-            place = GroupPart(
-                self,
-                members=len(self.participants),
-                returning=returning,
-                parent=parent,
-                children=tuple(self.participants[below].tolist()),
-                returning_children=tuple(self.participants[below & self.returning].tolist()),
+            yield (
+                worker,
+                GroupPart(
+                    self,
+                    members=len(self.participants),
+                    returning=returning,
+                    parent=parent,
+                    children=tuple(self.participants[below].tolist()),
+                    returning_children=tuple(self.participants[below & self.returning].tolist()),
+                ),
             )
-            parts[worker] = Part(group=place)
-        return parts
 
     # --- time and bytes ---------------------------------------------------------------------
-
-    def lead_time(self, network: Network) -> float | None:
-        """Until the last participant has the new consensus."""
-        return self.transfer_time(network)
 
     def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
         """Links may change meanwhile."""
@@ -293,6 +304,7 @@ class GroupAverage(Exchange):
             "fragments": self.fragments,
             "momentum": self.momentum,
             "compression": self.compression,
+            "rate": self.rate,
         }
         return {"group": tree}
 
@@ -308,14 +320,16 @@ class GroupAverage(Exchange):
             fragments=int(facts["fragments"]),
             momentum=float(facts["momentum"]),
             compression=str(facts["compression"]),
+            rate=float(facts.get("rate", 1.0)),  # histories of earlier releases do not have it
         )
 
 
 @dataclass(frozen=True, slots=True)
-class DisjointGroups(Exchange):
+class DisjointGroups(_Averages):
     """Several groups average at the same time, each with a consensus of its own."""
 
-    groups: tuple[GroupAverage, ...]  # no worker in two of them; all with the same fragment
+    # No worker in two of them; all with the same fragment.
+    groups: tuple[GroupAverage, ...] = field()
 
     @property
     def links(self) -> IntArray:
@@ -325,11 +339,6 @@ class DisjointGroups(Exchange):
 
     def _links(self) -> IntArray:
         return np.concatenate([group.links for group in self.groups])
-
-    @property
-    def required(self) -> Sequence[int]:
-        """All participants, ascending."""
-        return sorted(worker for group in self.groups for worker in group.required)
 
     def check(self, plan: Plan, workers: int) -> None:
         """Disjoint, and of one fragment."""
@@ -354,31 +363,6 @@ class DisjointGroups(Exchange):
                 f"its DisjointGroups has the fragments {fragments}", "the same fragment for all"
             )
 
-    def check_present(self, here: BoolArray) -> None:
-        """Available participants alone."""
-        for group in self.groups:
-            group.check_present(here)
-
-    def check_network(self) -> NoReturn:
-        """An attempt has one tree."""
-        raise Unusable(
-            f"its plan has {len(self.groups)} groups",
-            "one GroupAverage on a network; several in a simulation",
-        )
-
-    def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
-        """All at once."""
-        executor.average_groups(self.groups)
-        return _averaged(self.links, executor.workers)
-
-    def parts(self, workers: int) -> list[Part]:
-        """Refused: they are asked for on a network only."""
-        self.check_network()
-
-    def lead_time(self, network: Network) -> float | None:
-        """Of the slowest."""
-        return max(group.transfer_time(network) for group in self.groups)
-
     def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
         """Of the slowest."""
         times = [group.lead_time_in(world, clock=clock, event=event) for group in self.groups]
@@ -387,7 +371,11 @@ class DisjointGroups(Exchange):
     def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
         """As each of them: they share no link and no worker."""
         workers = at.world.workers
-        costs = [group.cost(_averaged(group.links, workers), at) for group in self.groups]
+        nobody = np.empty((workers, 0), dtype=np.int64)
+        costs = [
+            group.cost(Exchanged(group.links, False, np.empty(0), nobody), at)
+            for group in self.groups
+        ]
         order = _order(self._links())
         return Cost(
             np.concatenate([cost.link_time for cost in costs])[order],
@@ -395,11 +383,14 @@ class DisjointGroups(Exchange):
             np.zeros(workers),
         )
 
+    def to_facts(self) -> dict[str, Any]:
+        """All of them."""
+        return {"groups": [group.to_facts()["group"] for group in self.groups]}
 
-def _averaged(links: IntArray, workers: int) -> Exchanged:
-    """Of sums no distances are measured, and nobody is selected."""
-    nobody = np.empty((workers, 0), dtype=np.int64)
-    return Exchanged(links, False, np.full(len(links), np.nan), nobody)
+    @classmethod
+    def from_facts(cls, facts: Sequence[Mapping[str, Any]]) -> DisjointGroups:
+        """As to_facts() wrote it."""
+        return cls(tuple(GroupAverage.from_facts(each) for each in facts))
 
 
 def _order(ends: IntArray) -> IntArray:

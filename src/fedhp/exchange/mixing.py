@@ -16,8 +16,20 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from fedhp.errors import ConfigError
-from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Moment, Part
-from fedhp.exchange.checks import Unusable, as_array, check_links, is_number, is_whole, kind_of
+from fedhp.exchange.base import (
+    Cost,
+    Exchange,
+    Exchanged,
+    Executor,
+    Moment,
+    Part,
+    Unusable,
+    as_array,
+    check_links,
+    is_number,
+    is_whole,
+    kind_of,
+)
 from fedhp.exchange.sequence import ExchangeSequence
 from fedhp.graph import (
     MixingRule,
@@ -67,16 +79,8 @@ class Mixing(Exchange):
     """x_i <- own_i x_i + sum_j w_ij x_j, Eq. (5)."""
 
     times: int = field(default=1, kw_only=True)  # in a row: gossip repeated
-
-    @property
-    def directed(self) -> bool:
-        """Models are pulled."""
-        return True
-
-    @property
-    def push_sum(self) -> bool:
-        """Whether a scalar travels with every model."""
-        return False
+    directed = True  # models are pulled
+    push_sum = False  # whether a scalar travels with every model
 
     @abstractmethod
     def matrix(self) -> csr_array:
@@ -85,6 +89,11 @@ class Mixing(Exchange):
     @abstractmethod
     def check_weights(self, workers: int) -> None:
         """Refuse what cannot be mixed by."""
+
+    @property
+    def in_a_row(self) -> int:
+        """As often as it is repeated."""
+        return self.times
 
     def check(self, plan: Plan, workers: int) -> None:
         """Weights of known workers; nothing goes on while models travel."""
@@ -124,7 +133,7 @@ class Mixing(Exchange):
             )
 
     def check_network(self) -> None:
-        """Once per order."""
+        """As several in a row."""
         if self.times > 1:
             self._repeated().check_network()
 
@@ -143,6 +152,8 @@ class Mixing(Exchange):
 
     def parts(self, workers: int) -> list[Part]:
         """Whose models each worker mixes, by which weights."""
+        if self.times > 1:
+            return self._repeated().parts(workers)
         matrix = self.matrix()
         # Plain lists, since slicing a sparse matrix row by row costs more than all the rest.
         starts, columns, values = (
@@ -154,6 +165,23 @@ class Mixing(Exchange):
             own = weights.pop(worker, 0.0)
             parts.append(Part(list(weights), list(weights.values()), own, push_sum=self.push_sum))
         return parts
+
+    def to_facts(self) -> dict[str, Any]:
+        """What the record does not say, or several in a row by their weights."""
+        return self._facts() if self.times == 1 else self._repeated().to_facts()
+
+    def _facts(self) -> dict[str, Any]:
+        return {}
+
+    def weight_facts(self) -> list[dict[str, Any]]:
+        """Link by link."""
+        weights = self.matrix().tocoo()
+        links = np.stack([weights.row, weights.col], axis=1).astype(np.int64)
+        between = links[:, 0] != links[:, 1]
+        once = WeightedMixing(
+            links[between], weights.data[between], self.matrix().diagonal(), self.push_sum
+        )
+        return [{**once.to_facts(), "times": self.times}]
 
     def communication_time(self, network: Network, workers: int) -> FloatArray:
         """The slowest link of each worker."""
@@ -167,9 +195,16 @@ class Mixing(Exchange):
             return self._repeated().cost(exchanged, at)
         links, directed, share = exchanged.links, exchanged.directed, exchanged.share
         transfers = np.bincount(links.ravel(), minlength=at.world.workers)
-
-        def seconds_of(size: float) -> FloatArray:
-            return at.world.link_time(
+        if share is None:
+            longer = np.ones(len(links))
+            sizes = np.full(len(links), (1 if directed else 2) * at.model_bytes, dtype=np.int64)
+        else:  # of the longer direction, where the two carry different sizes
+            longer = share.max(axis=1)
+            sizes = np.rint(share * at.model_bytes).sum(axis=1).astype(np.int64)
+        seconds = np.empty(len(links))
+        for size in np.unique(longer).tolist():
+            of_this_size = longer == size
+            seconds[of_this_size] = at.world.link_time(
                 links,
                 transfers,
                 clock=at.clock,
@@ -177,17 +212,7 @@ class Mixing(Exchange):
                 size=size,
                 directed=directed,
                 event=at.event,
-            )
-
-        if share is None:
-            seconds = seconds_of(1.0)
-            sizes = np.full(len(links), (1 if directed else 2) * at.model_bytes, dtype=np.int64)
-        else:  # of the longer direction, where the two carry different sizes
-            longer, seconds = share.max(axis=1), np.empty(len(links))
-            for size in np.unique(longer).tolist():
-                of_this_size = longer == size
-                seconds[of_this_size] = seconds_of(size)[of_this_size]
-            sizes = np.rint(share * at.model_bytes).sum(axis=1).astype(np.int64)
+            )[of_this_size]
         slowest = slowest_pull if directed else slowest_link
         return Cost(seconds, sizes, slowest(at.world.workers, links, seconds))
 
@@ -199,16 +224,12 @@ class NeighborMixing(Mixing):
 
     topology: Topology
     weights: str = "max_degree"
+    directed = False  # models go both ways
 
     @property
     def links(self) -> IntArray:
         """Those of the topology, each once."""
         return self.topology.links
-
-    @property
-    def directed(self) -> bool:
-        """Models go both ways."""
-        return False
 
     def matrix(self) -> csr_array:
         """By the rule."""
@@ -229,8 +250,7 @@ class NeighborMixing(Mixing):
                 f"a topology for {workers} workers",
             )
         links = check_links(topology.links, "its topology", workers)
-        problem = weights_problem(topology)
-        if problem:
+        if topology.weights is not None and (problem := weights_problem(topology)):
             raise Unusable(
                 f"the weights of its topology cannot be mixed by: {problem}",
                 "None, or a weight above 0 for each link in ascending order, at most 1 per worker",
@@ -298,7 +318,7 @@ class NeighborMixing(Mixing):
             topology = topology_from(topology.workers, [*topology.links.tolist(), added])
         return self if topology is self.topology else replace(self, topology=topology)
 
-    def to_facts(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         """The links are on record."""
         return {"rule": self.weights}
 
@@ -314,6 +334,11 @@ class DirectedMixing(Mixing):
     def name(self) -> str:
         """As users call it."""
         return "DirectedMixing" if self.score is None else "PeerScoring"
+
+    @property
+    def scored(self) -> bool:
+        """Whether there is a score."""
+        return self.score is not None
 
     @property
     def links(self) -> IntArray:
@@ -395,7 +420,7 @@ class DirectedMixing(Mixing):
     def parts(self, workers: int) -> list[Part]:
         """Without weights where the models are scored."""
         parts = Mixing.parts(self, workers)
-        if self.score is None:
+        if self.score is None or self.times > 1:
             return parts
         return [Part(part.sources, score=self.score) for part in parts]
 
@@ -515,7 +540,7 @@ class WeightedMixing(Mixing):
             )
         return self
 
-    def to_facts(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         """All of it."""
         return {
             "weighted": {

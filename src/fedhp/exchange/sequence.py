@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
-from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Moment, Part
-from fedhp.exchange.checks import Unusable, kind_of
+from fedhp.exchange.base import Cost, Exchange, Exchanged, Executor, Moment, Part, Unusable, kind_of
+from fedhp.graph import components_of, topology_from
 from fedhp.rule import Rule
 from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
@@ -30,6 +32,11 @@ class ExchangeSequence(Exchange):
         """A link that carries models both ways counts as two where another has a direction."""
         return any(each.directed for each in self.exchanges)
 
+    @property
+    def in_a_row(self) -> int:
+        """The sum."""
+        return sum(each.in_a_row for each in self.exchanges)
+
     def check(self, plan: Plan, workers: int) -> None:
         """Mixings alone: a group average begins with the round, and belongs to no sequence."""
         if not isinstance(self.exchanges, tuple) or not self.exchanges:
@@ -37,7 +44,7 @@ class ExchangeSequence(Exchange):
                 f"exchanges of its ExchangeSequence is {self.exchanges!r}", "a tuple of mixings"
             )
         for each in self.exchanges:
-            if not isinstance(each, Exchange) or each.group is not None:
+            if not isinstance(each, Exchange) or each.groups:
                 raise Unusable(f"its ExchangeSequence has {kind_of(each)}", "mixings, in a tuple")
             each.check(plan, workers)
 
@@ -58,13 +65,15 @@ class ExchangeSequence(Exchange):
             )
 
     def check_network(self) -> None:
-        """Workers of a network get one exchange per order."""
-        if len(self.exchanges) > 1:
+        """A report names the peers that were kept once."""
+        if len(self.exchanges) > 1 and any(each.scored for each in self.exchanges):
             raise Unusable(
-                f"its plan has {len(self.exchanges)} exchanges in one round",
-                "one exchange per round on a network; several in a simulation",
+                f"its plan has {len(self.exchanges)} exchanges in one round, and in one of them "
+                "workers score models",
+                "a PeerScoring alone in its round on a network; among several in a simulation",
             )
-        self.exchanges[0].check_network()
+        for each in self.exchanges:
+            each.check_network()
 
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int
@@ -84,7 +93,10 @@ class ExchangeSequence(Exchange):
     def connected(
         self, available: BoolArray, network: Network, *, avoid: Collection[Pair]
     ) -> Exchange:
-        """Each of them."""
+        """Each of them, unless they connect the workers together."""
+        topology = topology_from(len(available), np.sort(self.links, axis=1).tolist())
+        if len(np.unique(components_of(topology)[available])) <= 1:
+            return self
         connected = (each.connected(available, network, avoid=avoid) for each in self.exchanges)
         return ExchangeSequence(tuple(connected))
 
@@ -104,14 +116,19 @@ class ExchangeSequence(Exchange):
         return Exchanged(links, self.directed, distance, selected, parts=tuple(parts))
 
     def parts(self, workers: int) -> list[Part]:
-        """On a network a sequence has one exchange."""
-        (only,) = self.exchanges
-        return only.parts(workers)
+        """The first one's, with those of the others in their order."""
+        tables = {id(each): each.parts(workers) for each in self.exchanges}
+        parts = []
+        for worker in range(workers):
+            mine = [tables[id(each)][worker] for each in self.exchanges]
+            first, *then = [one for part in mine for one in (replace(part, then=()), *part.then)]
+            parts.append(replace(first, then=tuple(then)))
+        return parts
 
     def selected(self, kept: Mapping[int, Sequence[int]], workers: int) -> IntArray:
         """Of the one that scores."""
-        (only,) = self.exchanges
-        return only.selected(kept, workers)
+        tables = [each.selected(kept, workers) for each in self.exchanges]
+        return max(tables, key=lambda table: table.shape[1])
 
     def extra_steps(self, workers: int) -> FloatArray:
         """The sum."""
@@ -133,6 +150,22 @@ class ExchangeSequence(Exchange):
                 seconds[column] += cost.link_time
                 sizes[column] += cost.link_bytes // place.shape[1]
         return Cost(seconds, sizes, communication)
+
+    def to_facts(self) -> dict[str, Any]:
+        """Each of them by its weights."""
+        return {"sequence": self.weight_facts()}
+
+    def weight_facts(self) -> list[dict[str, Any]]:
+        """Of all of them; what is the same one in a row is there once."""
+        rows: list[dict[str, Any]] = []
+        for _, same in groupby(self.exchanges, key=id):
+            first, *others = same
+            once = first.weight_facts()
+            if len(once) == 1:
+                rows.append({**once[0], "times": (1 + len(others)) * once[0]["times"]})
+            else:
+                rows += (1 + len(others)) * once
+        return rows
 
     def _merged(self, tables: Sequence[IntArray]) -> tuple[IntArray, list[IntArray]]:
         """Every link once, sorted, and where those of each table [E] are, [E, 1]; where only

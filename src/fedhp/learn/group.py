@@ -84,11 +84,6 @@ def next_momentum(change: Row, momentum: Row, factor: float, *, rate: float = 1.
     return np.asarray(result, dtype=np.float32)
 
 
-def for_returning(consensus: Row, compression: str) -> Row:
-    """The consensus as a participant that returns decodes it: coded as every message."""
-    return received(consensus, compression)
-
-
 def tree_order(exchange: GroupAverage) -> list[int]:
     """Positions of the participants, the deepest first and the root last, by rising worker."""
     position = {worker: index for index, worker in enumerate(exchange.participants.tolist())}
@@ -144,9 +139,7 @@ def group_step(
     return GroupStep(
         change=coded,
         wholes={
-            workers[index]: for_returning(
-                consensus[int(exchange.parents[index])] + coded, compression
-            )
+            workers[index]: received(consensus[int(exchange.parents[index])] + coded, compression)
             for index in np.flatnonzero(exchange.returning).tolist()
         },
         residuals=kept,

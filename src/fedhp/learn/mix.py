@@ -8,8 +8,8 @@ holds a part of the models gets the same bits.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -29,13 +29,14 @@ _GRAM_COLUMNS = 1 << 16  # in float64
 _LINKS = 16  # that one thread measures at a time
 CLOSE = 1e-8  # share of the squared distances to the center
 
-Run = Callable[[Callable[[int], None], Sequence[int]], object]
+S = TypeVar("S")
+T = TypeVar("T")
 
 
-def one_by_one(job: Callable[[int], None], items: Sequence[int]) -> None:
-    """The simplest way to run jobs; a shard passes its threads instead."""
-    for item in items:
-        job(item)
+class Map(Protocol):
+    """Calls a job for every item, as the builtin `map` does; a shard's threads do it at once."""
+
+    def __call__(self, job: Callable[[S], T], items: Iterable[S], /) -> Iterator[T]: ...
 
 
 def choose(weights: csr_array, device: torch.device) -> str:
@@ -52,7 +53,7 @@ def mix(
     mixed: int,
     out: Tensor,
     kernel: str = "auto",
-    run: Run = one_by_one,
+    run: Map = map,
 ) -> None:
     """out = W @ after in the first `mixed` columns; the others are copied."""
     kernel = choose(weights, after.device) if kernel == "auto" else kernel
@@ -67,7 +68,7 @@ def mix(
 
 
 def mix_ordered(
-    rows: Sequence[Tensor], weights: csr_array, *, mixed: int, out: Tensor, run: Run = one_by_one
+    rows: Sequence[Tensor], weights: csr_array, *, mixed: int, out: Tensor, run: Map = map
 ) -> None:
     """out[i] = sum of w_ij rows[j], j rising; weights [n, len(rows)] with sorted columns."""
     starts, columns = weights.indptr.tolist(), weights.indices.tolist()
@@ -83,10 +84,10 @@ def mix_ordered(
             for entry in range(first + 1, last):
                 target.add_(parts[columns[entry]], alpha=values[entry])
 
-    run(job, range(0, mixed, _ORDERED_COLUMNS))
+    list(run(job, range(0, mixed, _ORDERED_COLUMNS)))
 
 
-def _mix_dense(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: Run) -> None:
+def _mix_dense(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: Map) -> None:
     matrix = torch.from_numpy(weights.toarray()).to(after)
     block = max(1024, _DENSE_BYTES // (4 * len(after))) if after.device.type == "cpu" else mixed
 
@@ -94,7 +95,7 @@ def _mix_dense(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: 
         stop = min(start + block, mixed)
         torch.mm(matrix, after[:, start:stop], out=out[:, start:stop])
 
-    run(job, range(0, mixed, max(1, block)))
+    list(run(job, range(0, mixed, max(1, block))))
     # A worker without a neighbor keeps its bits. With push-sum one that only sends keeps a part of
     # its model: that is a product like any other.
     own = weights.diagonal()
@@ -103,7 +104,7 @@ def _mix_dense(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: 
         out[alone] = after[alone]
 
 
-def _mix_sparse(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: Run) -> None:
+def _mix_sparse(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: Map) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         matrix = torch.sparse_csr_tensor(
@@ -120,7 +121,7 @@ def _mix_sparse(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run:
         stop = min(start + block, mixed)
         torch.mm(matrix, after[:, start:stop], out=out[:, start:stop])
 
-    run(job, range(0, mixed, block))
+    list(run(job, range(0, mixed, block)))
 
 
 def distance(left: Tensor, right: Tensor) -> float:
@@ -131,7 +132,7 @@ def distance(left: Tensor, right: Tensor) -> float:
     return float(torch.linalg.vector_norm(left - right, dtype=torch.float64))
 
 
-def distances(matrix: Tensor, links: IntArray, *, run: Run = one_by_one) -> FloatArray:
+def distances(matrix: Tensor, links: IntArray, *, run: Map = map) -> FloatArray:
     """||x_a - x_b|| for each link (a, b), [E], accumulated in float64.
 
     Many links: from a Gram matrix of the centred models, which keeps its precision when
@@ -152,7 +153,7 @@ def distances(matrix: Tensor, links: IntArray, *, run: Run = one_by_one) -> Floa
             a, b = pairs[index]
             measured[index] = distance(rows[a], rows[b])
 
-    run(job, range(0, len(pairs), _LINKS))
+    list(run(job, range(0, len(pairs), _LINKS)))
     return measured
 
 

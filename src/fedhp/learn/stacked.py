@@ -73,10 +73,11 @@ class DenseStack:
         learn/optimizer. steer gives other gradients of the chosen rows, most steps first.
         """
         check(stop)
-        order = sorted(range(len(chosen)), key=lambda index: -len(batches[index]))
-        steps = [len(batches[index]) for index in order]
+        lengths = np.array([len(batch) for batch in batches])
+        order = np.argsort(-lengths, kind="stable").tolist()
+        steps = lengths[order].tolist()
         picks = nn.utils.rnn.pad_sequence([batches[index] for index in order])
-        active = np.searchsorted(-np.array(steps), -np.arange(len(picks))).tolist()
+        active = np.searchsorted(-lengths[order], -np.arange(len(picks))).tolist()
         slots = [slot for layer in self.layers for slot in layer]
         ordered = torch.tensor([chosen[index] for index in order], device=rows.device)
         arguments = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -25,6 +28,16 @@ class RowVectors:
         self._columns(name)
         self._set[name] = value
 
+    @property
+    def x(self) -> Tensor:
+        """The models in these rows."""
+        return self._rows[:, : self._layout.trainable]
+
+    @property
+    def stays(self) -> list[str]:
+        """What was set of that which does not travel."""
+        return [name for name in self._set if self._columns(name).stop > self._layout.mixed]
+
     def write(self, result: Tensor) -> Tensor:
         """Write what was set; the result of the hook, apart from what is written over."""
         values = {name: self._apart(torch.as_tensor(value)) for name, value in self._set.items()}
@@ -38,9 +51,10 @@ class RowVectors:
         return value.clone() if value.untyped_storage().data_ptr() == here else value
 
     def _columns(self, name: str) -> slice:
-        columns = self._layout.columns(name)
-        if columns is None:
-            declared = ", ".join(slot.vector.name for slot in self._layout.carried)
+        columns, width = self._layout.columns(name), self._rows.shape[1]
+        if columns is None or columns.stop > width:
+            slots = [slot for slot in self._layout.carried if slot.stop <= width]
+            declared = ", ".join(slot.vector.name for slot in slots)
             raise KeyError(f"the rule has no vector {name!r}; declared: {declared or 'none'}")
         return columns
 
@@ -77,6 +91,47 @@ def receive(
             mixed[:, columns] /= vectors[rule.mass]
 
 
+def send_to(rule: Rule, layout: Layout, own: Tensor, heard: Sequence[Tensor], step: Step) -> Tensor:
+    """The message [mixed] of a worker, whose own one is in the row `own` [1, width], for one
+    receiver; heard: the last ones of all others."""
+    row = own.clone()
+    vectors = RowVectors(row, layout)
+    x = row[:, : layout.trainable]
+    message = _checked(
+        rule.send_to(x, vectors, _heard(heard, own, layout), step), x, rule, "send_to"
+    )
+    if vectors.stays:
+        raise ValueError(
+            f"{type(rule).__name__}.send_to sets {vectors.stays[0]!r}; allowed: vectors that travel"
+        )
+    row[:, : layout.trainable] = vectors.write(message)
+    return row[0, : layout.mixed]
+
+
+def receive_from(
+    rule: Rule,
+    layout: Layout,
+    before: Tensor,
+    after: Tensor,
+    mixed: Tensor,
+    heard: Sequence[Tensor],
+    step: Step,
+) -> None:
+    """Turn the last messages of all others into the new model of one worker, in the row `mixed`
+    [1, width]; what is not trained was mixed, and what travels stays its own."""
+    frozen, statistics = layout.untrained
+    mixed[:, frozen.stop : statistics.start] = after[:, frozen.stop : statistics.start]
+    trained, vectors = slice(layout.trainable), RowVectors(mixed, layout)
+    x0, x = before[:, trained], after[:, trained]
+    model = rule.receive_from(x0, x, vectors, _heard(heard, after, layout), step)
+    mixed[:, trained] = vectors.write(_checked(model, x, rule, "receive_from"))
+
+
+def _heard(messages: Sequence[Tensor], like: Tensor, layout: Layout) -> RowVectors:
+    rows = torch.stack(list(messages)) if messages else like.new_empty(0, layout.mixed)
+    return RowVectors(rows, layout)
+
+
 def try_rule(rule: Rule, layout: Layout, initial: Tensor, *, rate: float) -> None:
     """Call every hook once, on two workers with the initial model: a mistake is found here."""
     if rule.is_plain():
@@ -91,17 +146,25 @@ def try_rule(rule: Rule, layout: Layout, initial: Tensor, *, rate: float) -> Non
             fix="give one of them another name",
         )
     before, after, mixed = (initial.repeat(2, 1) for _ in range(3))
-    step = Step(1, rate, torch.ones(2, 1), lambda rows: rows)
+    step = Step(1, rate, torch.ones(2, 1), lambda rows: rows, 2)
     try:
         steered(rule, layout, torch.zeros_like(after[:, : layout.trainable]), after, step)
         send(rule, layout, before, after, step)
-        receive(rule, layout, before, after, mixed, step)
+        if not rule.per_link():
+            receive(rule, layout, before, after, mixed, step)
+            return
+        step, one = replace(step, local_steps=torch.ones(1, 1)), slice(1)
+        for count in range(3):  # before anything has come, too
+            heard = [send_to(rule, layout, after[one], (), step)] * count
+            send_to(rule, layout, after[one], heard, step)
+            receive_from(rule, layout, before[one], after[one], mixed[one], heard, step)
     except Exception as error:  # the code of a user may fail in any way
         words = " ".join(str(error).split())
         raise ConfigError(
             f"the rule of the workers fails: {type(error).__name__}: {words}{at_user_place(error)}",
             key="algorithm.name",
-            allowed="gradient(), send() and receive() as in docs/own-parts.md",
+            allowed="gradient(), send(), receive(), send_to() and receive_from() as in "
+            "docs/own-parts.md",
             fix="correct its code",
         ) from error
 

@@ -37,9 +37,6 @@ class LinkTable:
     estimated: FloatArray
     directed: bool
 
-    def __len__(self) -> int:
-        return len(self.a)
-
     def take(self, rows: IntArray) -> LinkTable:
         """Only these rows."""
         arrays = {name: getattr(self, name)[rows] for name in self.__slots__[:-1]}
@@ -72,7 +69,8 @@ class LinkTable:
 
     def peers(self, workers: int) -> IntArray:
         """With how many other workers each one exchanged a model, in either direction, [N]."""
-        low, high = np.minimum(self.a, self.b)[self.used], np.maximum(self.a, self.b)[self.used]
+        used = self.used & (self.a != self.b)  # a link to itself is one to the server
+        low, high = np.minimum(self.a, self.b)[used], np.maximum(self.a, self.b)[used]
         if self.directed:
             low, high = np.divmod(np.unique(low * workers + high), workers)
         counts = np.bincount(low, minlength=workers) + np.bincount(high, minlength=workers)
@@ -82,7 +80,8 @@ class LinkTable:
 def link_table(record: RoundRecord) -> LinkTable:
     """Links used, with their cost, joined with links considered, with their verdict."""
     decision, workers = record.decision, len(record.local_steps)
-    used, considered = _keys(record.links, workers), _keys(decision.links, workers)
+    used = record.links[:, 0] * workers + record.links[:, 1]
+    considered = decision.links[:, 0] * workers + decision.links[:, 1]
     keys = np.sort(np.concatenate([used, considered]), kind="stable")  # two sorted runs: a merge
     keys = keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
     used_rows, considered_rows = np.searchsorted(keys, used), np.searchsorted(keys, considered)
@@ -110,7 +109,7 @@ def link_table(record: RoundRecord) -> LinkTable:
 
 def to_record(table: LinkTable, workers: int, *, pace_setter: int | None = None) -> LinkTable:
     """The links to record: all up to LINKS_PER_WORKER * N, else the selection."""
-    if len(table) <= LINKS_PER_WORKER * workers:
+    if len(table.a) <= LINKS_PER_WORKER * workers:
         return table
     return table.take(_selection(table, workers, pace_setter))
 
@@ -163,7 +162,3 @@ def _largest(rows: IntArray, value: FloatArray) -> IntArray:
     above, equal = rows[value[rows] > least], rows[value[rows] == least]
     above = above[np.argsort(-value[above], kind="stable")]
     return np.concatenate([above, equal[: NAMED_LINKS - len(above)]])
-
-
-def _keys(links: IntArray, workers: int) -> IntArray:
-    return links[:, 0] * workers + links[:, 1]

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fedhp import __version__
-from fedhp.columns import WORKER_COLUMNS, Column, added_columns, column_of
+from fedhp.columns import TIMES, WORKER_COLUMNS, Column, added_columns
 from fedhp.config import Experiment, to_tables
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import RUN_RECORD
@@ -202,7 +202,7 @@ MOST_HASHED_BYTES = 1 << 28
 BLOCK_ROWS = 1000  # rows read at a time: few enough for the processor's cache
 WAL_PAGES = 250  # 1 MB of log before it is moved into the file: a small run stays small on disk
 LEAVE_SECONDS, LEAVE_PAUSE = 1.0, 0.01  # s, for readers to close the record at its end
-CACHE_KIB = 64 * 1024  # a round of 10,000 workers fits, and is written once
+CACHE_KIB = 65_536  # a round of 10,000 workers fits, and is written once
 LARGEST_VALUE = 1 << 24  # bytes of one value: the description of 100,000 workers fits
 SIDE_FILES = ("", "-wal", "-shm", "-journal")  # SQLite's, after the name of the record
 
@@ -360,7 +360,7 @@ class Store:
 
     def set_meta(self, key: str, value: Any) -> None:
         """Set a value, durably. A changed description is not the one that was sealed."""
-        with _clear_errors(self.path), self._transaction():
+        with self._transaction():
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))
             )
@@ -369,7 +369,7 @@ class Store:
 
     def commit(self, record: RoundRecord) -> None:
         """Append a round: all of it or nothing."""
-        with _clear_errors(self.path), self._transaction():
+        with self._transaction():
             self._delete_from(record.round_index)
             for table, columns in round_columns(record).items():
                 marks = ", ?" * len(columns)
@@ -384,7 +384,7 @@ class Store:
         for table in ROUND_TABLES:
             if source.names(table) != self.names(table):
                 raise _damaged(source.path, f"its table {table} has other columns")
-        with _clear_errors(self.path), self._transaction():
+        with self._transaction():
             self._delete_from(first)
             for table in ROUND_TABLES:
                 blocks = source.blocks(table, where="round BETWEEN ? AND ?", values=(first, last))
@@ -396,7 +396,7 @@ class Store:
 
     def truncate(self, last_round: int) -> None:
         """Delete the rounds after this one (they will run again, bit for bit)."""
-        with _clear_errors(self.path), self._transaction():
+        with self._transaction():
             self._delete_from(last_round + 1)
 
     def extend(self, meta: Mapping[str, Any], *, irregular: Sequence[int] | None) -> None:
@@ -405,7 +405,7 @@ class Store:
         Deletes the irregular tests, of rounds that were tested only because the run had ended. With
         None the run has ended under the new settings too, and keeps them.
         """
-        with _clear_errors(self.path), self._transaction():
+        with self._transaction():
             if irregular is not None:
                 for table in ("final_evaluations", "final_worker_evaluations"):
                     self._connection.execute(f"DELETE FROM {table}")
@@ -436,64 +436,53 @@ class Store:
     ) -> dict[str, list[Any]]:
         """A table as columns (all, or those named), ordered by its key: for pandas or numpy."""
         with _clear_errors(self.path):
-            cursor = self._select(table, names=names, where=where, values=values)
-            header = [column[0] for column in cursor.description]
-            rows = cursor.fetchall()
-        self._check_types(header, rows)
-        columns = zip(*rows, strict=True) if rows else ((),) * len(header)
-        return {name: list(column) for name, column in zip(header, columns, strict=True)}
+            return self._columns(self._select(table, names=names, where=where, values=values))
 
     def last_row(self, table: str) -> dict[str, Any] | None:
         """The last row of a table by its key; None if it has none."""
         with _clear_errors(self.path):
             self._select(table, where="0")  # refuses an unknown table
             order = ", ".join(f"{column} DESC" for column in KEYS[table].split(", "))
-            cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY {order} LIMIT 1")
-            row = cursor.fetchone()
-        if row is None:
-            return None
-        header = [column[0] for column in cursor.description]
-        self._check_types(header, [row])
-        return dict(zip(header, row, strict=True))
+            row = self._columns(
+                self._connection.execute(f"SELECT * FROM {table} ORDER BY {order} LIMIT 1")
+            )
+        return {name: values[0] for name, values in row.items()} if all(row.values()) else None
 
     def extremes(self, table: str, column: str, *, first_round: int) -> dict[str, list[Any]]:
         """The lowest and the highest value of a column in every round from the first one on."""
         with _clear_errors(self.path):
             self._select(table, names=(column,), where="0")  # refuses unknown names
-            rows = self._connection.execute(
-                f"SELECT round, min({column}), max({column}) FROM {table} "
-                "WHERE round >= ? GROUP BY round ORDER BY round",
-                (first_round,),
-            ).fetchall()
-        self._check_types(("round", column, column), rows)
-        columns = zip(*rows, strict=True) if rows else ((), (), ())
-        return {
-            name: list(values)
-            for name, values in zip(("round", "lowest", "highest"), columns, strict=True)
-        }
+            return self._columns(
+                self._connection.execute(
+                    f"SELECT round, min({column}) AS lowest, max({column}) AS highest FROM {table} "
+                    "WHERE round >= ? GROUP BY round ORDER BY round",
+                    (first_round,),
+                )
+            )
 
     def last_of_workers(self, table: str, column: str, *, last_round: int) -> dict[str, list[Any]]:
         """Each worker's last value of a column up to a round, and its round."""
         with _clear_errors(self.path):
             self._select(table, names=(column,), where="0")  # refuses unknown names
-            rows = self._connection.execute(  # SQLite takes the column from the row of the maximum
-                f"SELECT worker, {column}, max(round) FROM {table} WHERE round <= ? "
-                "GROUP BY worker ORDER BY worker",
-                (last_round,),
-            ).fetchall()
-        names = ("worker", column, "round")
-        self._check_types(names, rows)
-        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+            return self._columns(
+                self._connection.execute(  # SQLite takes the column from the row of the maximum
+                    f"SELECT worker, {column}, max(round) AS round FROM {table} WHERE round <= ? "
+                    "GROUP BY worker ORDER BY worker",
+                    (last_round,),
+                )
+            )
 
     def last_workers(self, *, first_round: int, last_round: int) -> dict[str, list[Any]]:
         """Of every round the worker that finished last (of equal ones the first), how many finished
         earlier, and its slowest link in use: its ends a and b, and its time."""
         with _clear_errors(self.path):
-            cursor = self._connection.execute(
-                LAST_WORKERS, {"first": first_round, "last": last_round}
+            return self._columns(
+                self._connection.execute(LAST_WORKERS, {"first": first_round, "last": last_round})
             )
-            header = [column[0] for column in cursor.description]
-            rows = cursor.fetchall()
+
+    def _columns(self, cursor: sqlite3.Cursor) -> dict[str, list[Any]]:
+        header = [column[0] for column in cursor.description]
+        rows = cursor.fetchall()
         self._check_types(header, rows)
         columns = zip(*rows, strict=True) if rows else ((),) * len(header)
         return {name: list(column) for name, column in zip(header, columns, strict=True)}
@@ -605,15 +594,16 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._connection.execute("COMMIT")
-        except BaseException:
-            # The first error is the one to report; a failed rollback adds nothing.
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-            raise
+        with _clear_errors(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # The first error is the one to report; a failed rollback adds nothing.
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
 
 
 def round_columns(record: RoundRecord) -> dict[str, Columns]:
@@ -624,28 +614,35 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
     losses = record.train_loss[np.isfinite(record.train_loss)]
     links = link_table(record)
     kept = to_record(links, workers, pace_setter=decision.pace_setter)
-    peers = links.peers(workers)
     facts, wall = sorted(decision.facts.items()), sorted(record.wall.items())
+    whole_round = (
+        record.clock,
+        timing.round_time,
+        timing.mean_waiting_time,
+        record.mean_local_steps,
+        record.learning_rate,
+        len(record.links),
+        record.bytes_sent,
+        float(losses.mean()) if losses.size else None,
+        str(decision.rule),
+        decision.pace_setter,
+        int(links.directed),
+        len(links.a),
+        len(kept.a),
+    )
+    of_workers: Columns = [range(workers)]
+    for column in WORKER_COLUMNS:
+        if column.added:
+            values = record.measures.get(column.name)
+            of_workers.append([np.nan] * workers if values is None else values.tolist())
+        elif column.name == "links":
+            of_workers.append(links.peers(workers).tolist())
+        else:
+            holder = timing if column.name in TIMES else record
+            of_workers.append(getattr(holder, column.name).tolist())
     columns: dict[str, Columns] = {
-        "rounds": _single(
-            record.clock,
-            timing.round_time,
-            timing.mean_waiting_time,
-            record.mean_local_steps,
-            record.learning_rate,
-            len(record.links),
-            record.bytes_sent,
-            float(losses.mean()) if losses.size else None,
-            str(decision.rule),
-            decision.pace_setter,
-            int(links.directed),
-            len(links),
-            len(kept),
-        ),
-        "workers": [
-            range(workers),
-            *(column_of(record, column, links=peers).tolist() for column in WORKER_COLUMNS),
-        ],
+        "rounds": [[value] for value in whole_round],
+        "workers": of_workers,
         "links": kept.columns(),
         "verdicts": links.verdict_columns(),
         "facts": [[name for name, _ in facts], [float(value) for _, value in facts]],
@@ -655,18 +652,19 @@ def round_columns(record: RoundRecord) -> dict[str, Columns]:
         if tested is None:
             continue
         known = np.isfinite(tested.accuracy)  # on a real network some workers may be absent
-        columns[f"{prefix}evaluations"] = _single(
-            record.clock,
-            tested.mean_accuracy,
-            tested.mean_model_accuracy,
-            tested.images,
-            float(tested.standard_error),
-        )
+        columns[f"{prefix}evaluations"] = [
+            [record.clock],
+            [tested.mean_accuracy],
+            [tested.mean_model_accuracy],
+            [tested.images],
+            [float(tested.standard_error)],
+        ]
         columns[f"{prefix}worker_evaluations"] = [
             np.flatnonzero(known).tolist(),
             tested.accuracy[known].tolist(),
         ]
-    columns.update(_metric_columns(record))
+    if record.evaluation is not None or record.final_evaluation is not None:
+        columns.update(_metric_columns(record))
     if record.phases:
         kept_phases = record.phases[: PHASES_PER_WORKER * workers]
         columns["phases"] = [
@@ -693,7 +691,7 @@ def _metric_columns(record: RoundRecord) -> dict[str, Columns]:
         known = np.flatnonzero(np.isfinite(tested.accuracy))
         losses = tested.loss[known]
         rows: dict[str, Columns] = {
-            "test_metrics": _single(whole, float(losses.mean()), tested.mean_model_loss),
+            "test_metrics": [[whole], [float(losses.mean())], [tested.mean_model_loss]],
             "worker_test_metrics": [[whole] * len(known), known.tolist(), losses.tolist()],
         }
         if tested.class_accuracy is not None and tested.mean_model_class_accuracy is not None:
@@ -712,10 +710,6 @@ def _metric_columns(record: RoundRecord) -> dict[str, Columns]:
         known = np.flatnonzero(np.isfinite(own))
         columns["own_test_metrics"] = [known.tolist(), own[known].tolist()]
     return columns
-
-
-def _single(*values: float | str | None) -> Columns:
-    return [[value] for value in values]
 
 
 def hash_rows(digest: Any, rows: Sequence[Sequence[Any]]) -> None:

@@ -68,7 +68,6 @@ def _gap_words(gap: float, metric: str) -> str:
 
 
 def _link_words(run: RunReader, round_index: int, workers: tuple[int, ...]) -> str:
-    """How many links they have in that round, and the median worker."""
     table = run.table("workers", round_index=round_index, columns=("worker", "links"))
     links = dict(zip(table["worker"], table["links"], strict=True))
     own = [links[worker] for worker in workers if worker in links]

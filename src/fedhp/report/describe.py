@@ -50,19 +50,12 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ("attack", _attack(experiment.get("attack", {}), run.meta("attackers"))),
         ("fedhp", run.meta("fedhp")),
     ]
-    usual = {
-        "task": "classification",
-        "absences": "",
-        "exchange": "",
-        "attack": "",
-        "scaling": "",
-        "label": experiment["algorithm"]["name"],
-    }
+    usual = dict.fromkeys(("absences", "exchange", "attack", "scaling"), "")
+    usual |= {"task": "classification", "label": experiment["algorithm"]["name"]}
     return [(name, fact) for name, fact in facts if usual.get(name) != fact]
 
 
 def _schedule(training: Mapping[str, Any]) -> str:
-    """How the learning rate changes."""
     kind, by_time = training.get("schedule", "exponential"), training["decay_by"] == "time"
     unit = " s" if by_time else " rounds"
     if kind == "exponential":
@@ -185,7 +178,6 @@ def _status(run: RunReader) -> str:
 
 
 def partition_rule(data: Mapping[str, Any]) -> str:
-    """How samples are split among the workers, in words."""
     skew = data.get("skew")
     partitions = {
         "skew": "IID" if skew is None else f"skew {skew:g}",
@@ -287,7 +279,6 @@ def _links(world: Mapping[str, Any]) -> str:
 
 
 def _line(line: float | Mapping[str, float] | list[float]) -> str:
-    """The factors of one direction of the workers' lines."""
     if isinstance(line, Mapping):
         return f"x {line['low']:g} to {line['high']:g}"
     if isinstance(line, list):

@@ -26,22 +26,18 @@ from fedhp.report.formatting import (
 from fedhp.report.rounds import Link, RoundView, WorkerRound, bridges_of, check_round, read_round
 from fedhp.types import GroupRole, LinkVerdict, StepRule
 
-PLANNED = (
-    LinkVerdict.CUT,
-    LinkVerdict.KEPT_BRIDGE,
-    LinkVerdict.KEPT_BOUND,
-    LinkVerdict.KEPT_NO_GAIN,
-    LinkVerdict.KEPT_UNTRIED,
-    LinkVerdict.KEPT_ALL,
-)
+# What the verdicts of a planner that searches mean.
+PLANNED = {
+    LinkVerdict.CUT: "cut, because the objective is lower without it",
+    LinkVerdict.KEPT_BRIDGE: "kept, because the graph would fall apart without it",
+    LinkVerdict.KEPT_BOUND: "kept, because cutting it would have broken the distance bound",
+    LinkVerdict.KEPT_NO_GAIN: "kept, because without it the objective did not fall",
+    LinkVerdict.KEPT_UNTRIED: "kept and never tried: cutting slower ones did not help",
+    LinkVerdict.KEPT_ALL: "kept, because this round did not search: every link stays",
+}
 # What a verdict means, by its word in tables: the reasons that pages show next to a link.
 VERDICT_MEANINGS = {
-    LinkVerdict.CUT.word: "cut, because the objective is lower without it",
-    LinkVerdict.KEPT_BRIDGE.word: "kept, because the graph would fall apart without it",
-    LinkVerdict.KEPT_BOUND.word: "kept, because cutting it would have broken the distance bound",
-    LinkVerdict.KEPT_NO_GAIN.word: "kept, because without it the objective did not fall",
-    LinkVerdict.KEPT_UNTRIED.word: "kept and never tried: cutting slower ones did not help",
-    LinkVerdict.KEPT_ALL.word: "kept, because this round did not search: every link stays",
+    **{verdict.word: meaning for verdict, meaning in PLANNED.items()},
     LinkVerdict.FIXED.word: "used in every round by this algorithm",
     LinkVerdict.DRAWN.word: "chosen at random",
     LinkVerdict.SCORED.word: "chosen, because the peers were scored on the worker's samples",
@@ -61,24 +57,21 @@ class Paragraph:
     text: str
 
 
-def _title(view: RoundView) -> str:
-    return f"Round {view.round_index}" + (f" of {view.num_rounds}" if view.num_rounds else "")
-
-
 def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
     """What happened in this round and why."""
     view = read_round(run, round_index)
-    paragraphs = [
-        Paragraph(_title(view), _overview(view)),
-        Paragraph("Steps", _steps(view)),
-        Paragraph("Pace", _pace(view)),
-        Paragraph("Group", _group(view)),
-        Paragraph("Links", _links(view) + _selection(view)),
-        Paragraph("Distance", _distance(view)),
-        Paragraph("Waiting", _waiting(view)),
-        Paragraph("Away", _away(view)),
-    ]
-    return [paragraph for paragraph in paragraphs if paragraph.text]
+    of = f" of {view.num_rounds}" if view.num_rounds else ""
+    texts = {
+        f"Round {view.round_index}{of}": _overview(view),
+        "Steps": _steps(view),
+        "Pace": _pace(view),
+        "Group": _group(view),
+        "Links": _links(view) + _selection(view),
+        "Distance": _distance(view),
+        "Waiting": _waiting(view),
+        "Away": _away(view),
+    }
+    return [Paragraph(heading, text) for heading, text in texts.items() if text]
 
 
 def explain_text(run: RunReader, round_index: int | None = None, *, width: int = 92) -> str:
@@ -201,6 +194,8 @@ def _rule_words(view: RoundView) -> str:
                 "Asynchronous: each worker trains when it is ready, then averages with one random "
                 "neighbor."
             )
+        case StepRule.DELIVERY | StepRule.GATHERING:
+            return sentence(view.reason_text)
         case StepRule.SHARED_MODEL:
             return (
                 "The limit: there is one model, every finished step of any worker moves it at "
@@ -246,7 +241,6 @@ def _steps_by_device(view: RoundView) -> str:
 
 
 def _step_time(view: RoundView, kind: str) -> float:
-    """Mean step time of a device kind."""
     times = [w.step_time for w in view.workers if w.device == kind and w.step_time is not None]
     return sum(times) / len(times) if times else float("inf")
 
@@ -353,7 +347,6 @@ def _group(view: RoundView) -> str:
 
 
 def _named(reason: str, names: list[str]) -> list[str]:
-    """A sentence with names, if there are any."""
     return [f"{reason}: {listed(names, most=2 * NAMED_LINKS)}."] if names else []
 
 
@@ -366,6 +359,11 @@ def _links(view: RoundView) -> str:
         return _random_pairs(view)
     verdicts = view.used_verdicts
     slowest = _slowest_words(view)
+    if view.used[0].server:
+        return (
+            f"{count(view.links_used, 'worker')} took part over the server: each received its "
+            f"model before the steps and sent its own afterwards. {slowest}"
+        )
     if LinkVerdict.SCORED in verdicts:
         return (
             f"{count(view.links_used, 'model')} were pulled and scored by the receivers; the "
@@ -545,5 +543,7 @@ def _away(view: RoundView) -> str:
     return f"{sentence(listed(view.away, most=2 * NAMED_LINKS))} The plan does without {pronoun}."
 
 
-def _other_end(link: Link, worker: int) -> int:
+def _other_end(link: Link, worker: int) -> int | str:
+    if link.server:
+        return "the server"
     return link.b if link.a == worker else link.a

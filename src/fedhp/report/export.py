@@ -41,10 +41,10 @@ SPREAD: Types = {"mean": "REAL", "low": "REAL", "high": "REAL", "seeds": "INTEGE
 MEANS: Types = {**dict.fromkeys(("setting", "label", "number"), "TEXT"), **SPREAD}
 PAIR = ("first", "second", "number", "measure", "verdict")
 PAIRED: Types = {**dict.fromkeys(("setting", *PAIR), "TEXT"), **SPREAD}
-SUMMARY_TEXTS, SUMMARY_INTEGERS = (
-    ("metric", "status", "digest"),
-    ("rounds", "bytes_sent", "final_tests"),
-)
+SUMMARY_TYPES = {
+    **dict.fromkeys(("metric", "status", "digest"), "TEXT"),
+    **dict.fromkeys(("rounds", "bytes_sent", "final_tests"), "INTEGER"),
+}
 PARQUET = ".parquet"
 # Endings that promise another format than CSV.
 OTHER_FORMATS = (
@@ -83,7 +83,6 @@ def save_table(run: RunReader, table: str, path: Path) -> Path:
 
 
 def save_tables(run: RunReader, folder: Path) -> list[Path]:
-    """Every table as a CSV file in a folder."""
     if folder.suffix.lower() == PARQUET:
         raise RunError(
             f"{folder}: a Parquet file holds one table",
@@ -147,7 +146,6 @@ class ExportedRun:
 
 
 def has_parquet() -> bool:
-    """Whether Parquet files can be written here."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
@@ -178,10 +176,7 @@ def save_summaries(runs: Sequence[ExportedRun], path: Path, *, owner: Types) -> 
     by_target = ("time_to_target", "bytes_to_target")
     left_out = ("algorithm", "seed", *by_target, "accuracy_at_time", *lists)
     names = [name for name in RunSummary.__slots__ if name not in left_out]
-    types = dict(owner)
-    for name in names:
-        integer = "INTEGER" if name in SUMMARY_INTEGERS else "REAL"
-        types[name] = "TEXT" if name in SUMMARY_TEXTS else integer
+    types = {**owner, **{name: SUMMARY_TYPES.get(name, "REAL") for name in names}}
     types |= {f"time_to_{target}": "REAL" for target in targets}
     types |= {f"bytes_to_{target}": "INTEGER" for target in targets}
     types |= {f"accuracy_at_{time}": "REAL" for time in times}
@@ -222,11 +217,9 @@ def _means(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Ro
         finished = [summaries[run.folder] for run in batch.runs if run.status == FINISHED]
         for label, summary in summarize_runs(finished).items():
             numbers = {name: value for name, value in summary.items() if isinstance(value, dict)}
-            times, results = numbers.pop("time_to_target"), numbers.pop("accuracy_at_time")
-            sizes = numbers.pop("bytes_to_target")
-            numbers |= {f"time_to_{target}": value for target, value in times.items()}
-            numbers |= {f"bytes_to_{target}": value for target, value in sizes.items()}
-            numbers |= {f"accuracy_at_{time}": value for time, value in results.items()}
+            for name in ("time_to_target", "bytes_to_target", "accuracy_at_time"):
+                start = name.rpartition("_")[0]
+                numbers |= {f"{start}_{key}": v for key, v in numbers.pop(name).items()}
             for name, value in numbers.items():
                 values = (value["mean"], value["low"], value["high"], value["count"])
                 rows.append((batch.name, label, name, *values))
@@ -234,7 +227,6 @@ def _means(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Ro
 
 
 def _paired(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Rows:
-    """Every two labels of a batch, paired by seed."""
     rows: Rows = []
     for batch in batches:
         for paired in compare_all([summaries[run.folder] for run in batch.runs]):
@@ -304,18 +296,12 @@ def trace_csv(run: RunReader) -> str:
     _refuse_per_link(run, replayed)
     unit = BITS[run.meta("experiment")["world"]["bandwidth"]["unit"]]
     workers = run.table("workers")
-    starts = dict(
-        zip(run.table("rounds")["round"], [0.0, *run.table("rounds")["clock"]], strict=False)
-    )
+    rounds = run.table("rounds")
+    starts = dict(zip(rounds["round"], [0.0, *rounds["clock"]], strict=False))
+    columns_read = [workers[name] for name in ("round", "worker", "bandwidth", "step_time")]
     rows: Rows = [
         (starts[h], worker, None if speed is None else 8 * speed / unit, step_time)
-        for h, worker, speed, step_time in zip(
-            workers["round"],
-            workers["worker"],
-            workers["bandwidth"],
-            workers["step_time"],
-            strict=True,
-        )
+        for h, worker, speed, step_time in zip(*columns_read, strict=True)
     ]
     _refuse_unknown(run, {worker for _, worker, _, step in rows if step is not None})
     lines, columns = _lines(run, replayed), TRACE_COLUMNS
@@ -325,7 +311,7 @@ def trace_csv(run: RunReader) -> str:
             (
                 time,
                 worker,
-                *(None if speed is None else speed * factor for factor in lines(time, worker)),
+                *(None if speed is None else speed * f for f in lines(time, worker)),
                 step,
             )
             for time, worker, speed, step in rows
@@ -350,19 +336,11 @@ def _presence(run: RunReader, replayed: Trace | None) -> list[int] | None:
         return None
     if not run.meta("asynchronous"):
         return [int(seconds is not None) for seconds in run.table("workers")["worker_time"]]
+    seed, batch_size = experiment.seed, experiment.training.batch_size
     if world.availability_trace:
-        _, recorded = read_clients(
-            world,
-            workers=workers,
-            seed=experiment.seed,
-            batch_size=experiment.training.batch_size,
-        )
+        _, recorded = read_clients(world, workers=workers, seed=seed, batch_size=batch_size)
     availability = build_availability(
-        world,
-        workers=workers,
-        rounds=experiment.rounds,
-        seed=experiment.seed,
-        recorded=recorded,
+        world, workers=workers, rounds=experiment.rounds, seed=seed, recorded=recorded
     )
     rounds = run.table("rounds")
     starts = zip(rounds["round"], [0.0, *rounds["clock"]], strict=False)
@@ -393,7 +371,6 @@ def _lines(
 
 
 def _replayed_trace(run: RunReader) -> Trace | None:
-    """The trace that the run itself replayed, if it did."""
     replayed = run.meta("experiment")["world"].get("trace")
     if not replayed:
         return None

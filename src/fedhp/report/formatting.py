@@ -38,7 +38,6 @@ def decimals_for(values: Iterable[float | None]) -> int:
 
 
 def seconds(value: float | None) -> str:
-    """A duration with its unit."""
     return MISSING if value is None else f"{number(value)} s"
 
 
@@ -109,7 +108,6 @@ def sentence(text: str) -> str:
 
 
 def label_base(label: str) -> str:
-    """The algorithm of a label, without its settings."""
     return label.partition(":")[0]
 
 

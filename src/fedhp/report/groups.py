@@ -50,7 +50,6 @@ class RunEntry:
 
     @property
     def name(self) -> str:
-        """The run in a sentence."""
         return f"{self.title}, seed {self.seed}"
 
 
@@ -69,14 +68,14 @@ class Batch:
 
     @property
     def labels(self) -> list[str]:
-        """The labels, in the order the runs were given."""
         return list(dict.fromkeys(run.label for run in self.runs))
 
     def representative_runs(self) -> list[RunEntry]:
         """One run per label, of one seed where all have it: FedHP+ or FedHP, a rival, then the
         others."""
         chosen = [self._representative_run(label) for label in self.labels]
-        chosen.sort(key=lambda run: favourite_rank(run.label))
+        # First what the others are compared with.
+        chosen.sort(key=lambda run: (-favourite(label_base(run.label)), not favourite(run.label)))
         first, *rest = chosen
         # Next to a round of FedHP, one of another algorithm with a barrier shows the most.
         rivals = sorted(
@@ -95,11 +94,6 @@ class Batch:
         )
 
 
-def favourite_rank(label: str) -> tuple[int, bool]:
-    """The least of several labels is what the others are compared with."""
-    return -favourite(label_base(label)), not favourite(label)
-
-
 def favourite(label: str) -> int:
     """How much an algorithm, without settings, is what the others are compared with."""
     known = about(label)
@@ -108,14 +102,11 @@ def favourite(label: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SortedRuns:
-    """All runs of a report, and what was left out."""
-
     batches: tuple[Batch, ...]
     notes: tuple[str, ...]
 
 
 def sort_runs(folders: Sequence[Path]) -> SortedRuns:
-    """Read what the runs are and put those that may be compared into one batch."""
     if not folders:
         raise RunError("there is no run to report on", fix="name at least one run folder")
     by_path: dict[Path, Path] = {}
@@ -150,7 +141,6 @@ def with_titles(batch: Sequence[RunEntry]) -> list[RunEntry]:
 
 
 def read_entry(folder: Path) -> RunEntry:
-    """What sorting needs of the run in this folder."""
     with RunReader(folder) as run:
         experiment = run.meta("experiment")
         return RunEntry(
@@ -166,6 +156,15 @@ def read_entry(folder: Path) -> RunEntry:
             learning_rate=run.meta("learning_rate") or experiment["training"]["learning_rate"],
             title=label_name(run.meta("label")),
         )
+
+
+def read_summaries(folders: Iterable[Path]) -> list[RunSummary]:
+    """The summaries of the runs in these folders."""
+    summaries = []
+    for folder in folders:
+        with RunReader(folder) as run:
+            summaries.append(run.summary())
+    return summaries
 
 
 def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
@@ -227,16 +226,14 @@ def _batch_names(firsts: Sequence[RunEntry]) -> list[str]:
     ]
     keys = dict.fromkeys(key for table in tables for key in table)
     different = [key for key in keys if len({setting_text(table.get(key)) for table in tables}) > 1]
-    names = [_batch_name(table, different) for table in tables]
+    names = []
+    for table in tables:
+        parts = [f"{k} = {short_value(table[k])}" if k in table else f"no {k}" for k in different]
+        names.append(listed(parts, most=SETTINGS_IN_NAME) or "group")
     return [
         name if names.count(name) == 1 else f"{name} ({names[: index + 1].count(name)})"
         for index, name in enumerate(names)
     ]
-
-
-def _batch_name(table: Mapping[str, Any], keys: Sequence[str]) -> str:
-    parts = [f"{key} = {short_value(table[key])}" if key in table else f"no {key}" for key in keys]
-    return listed(parts, most=SETTINGS_IN_NAME) or "group"
 
 
 def short_value(value: Any) -> str:
@@ -247,8 +244,6 @@ def short_value(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunCurves:
-    """What a figure needs of one run."""
-
     folder: Path
     summary: RunSummary
     metric: str
@@ -261,14 +256,11 @@ class RunCurves:
 
     @property
     def finished(self) -> bool:
-        """Whether all of its rounds are there."""
         return self.summary.status == FINISHED
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The runs of one label."""
-
     label: str
     runs: tuple[RunCurves, ...]
     title: str = ""  # its name in this comparison; by default the label in words
@@ -280,7 +272,6 @@ class Group:
 
     @property
     def unfinished(self) -> list[RunCurves]:
-        """The runs that are drawn alone and marked."""
         return [run for run in self.runs if not run.finished]
 
     @property
@@ -336,23 +327,15 @@ def read_comparison(
     labels = list(dict.fromkeys(run.summary.algorithm for run in runs))
     titles = names_for(labels, stored_names(folders) if names is None else names)
     targets = dict.fromkeys(target for run in runs for target in run.summary.time_to_target)
-    return Comparison(
-        groups=tuple(
-            Group(
-                label,
-                tuple(run for run in runs if run.summary.algorithm == label),
-                titles[label],
-            )
-            for label in labels
-        ),
-        metric=runs[0].metric,
-        targets=tuple(sorted(targets, key=float)),
-        kinds=_kinds(runs),
-    )
+    groups = [
+        Group(label, tuple(run for run in runs if run.summary.algorithm == label), titles[label])
+        for label in labels
+    ]
+    goals = tuple(sorted(targets, key=float))
+    return Comparison(tuple(groups), runs[0].metric, goals, _kinds(runs))
 
 
 def read_curves(folder: Path) -> RunCurves:
-    """What figures need of the run in this folder."""
     with RunReader(folder) as run:
         tests = run.table("evaluations")
         devices = run.meta("devices")

@@ -35,7 +35,6 @@ def stored_names(folders: Iterable[Path]) -> dict[str, str]:
 
 
 def read_names(folder: Path) -> dict[str, str]:
-    """The user's names in the folder of a comparison; none if its file cannot be read."""
     try:
         content = json.loads(read_plain(folder / COMPARISON_FILE))
     except (OSError, ValueError, RecursionError):
@@ -47,7 +46,6 @@ def read_names(folder: Path) -> dict[str, str]:
 
 
 def parse_names(texts: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
-    """The names given with --label ALGORITHM=NAME, by label."""
     names: dict[str, str] = {}
     for text in texts:
         label = max((each for each in labels if text.startswith(f"{each}=")), key=len, default="")

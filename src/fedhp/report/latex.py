@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedhp.record.reader import RunReader, RunSummary, find_runs
+from fedhp.record.reader import RunSummary, find_runs
 from fedhp.report.export import save_text
 from fedhp.report.formatting import ACCURACY, MISSING, sentence
-from fedhp.report.groups import sort_runs
+from fedhp.report.groups import read_summaries, sort_runs
 from fedhp.report.labels import names_for, stored_names
-from fedhp.report.paired import comparison_pairs, measure_words, number_words
+from fedhp.report.paired import comparison_pairs, pair_cells
 from fedhp.report.tables import comparison_grid
 
 SPECIAL = {
@@ -27,7 +27,6 @@ SPECIAL = {
 
 
 def latex_text(text: str) -> str:
-    """A text that LaTeX prints as it is."""
     return "".join(SPECIAL.get(letter, letter) for letter in text)
 
 
@@ -38,14 +37,10 @@ def comparison_latex(
     names = names_for((run.algorithm for run in summaries), names)
     grid = comparison_grid(summaries, names=names)
     headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
-    rows = []
-    for row in grid.rows:
-        first, *cells = row
-        texts = [latex_text(first.text)]
-        for cell in cells:
-            text = latex_text(cell.text)
-            texts.append(rf"\textbf{{{text}}}" if cell.best else text)
-        rows.append(texts)
+    rows = [
+        [rf"\textbf{{{latex_text(c.text)}}}" if c.best else latex_text(c.text) for c in row]
+        for row in grid.rows
+    ]
     caption = "; ".join(filter(None, [grid.caption, grid.bold_caption]))
     parts = [
         "% Written by fedhp. In the preamble: \\usepackage{booktabs}",
@@ -55,15 +50,7 @@ def comparison_latex(
     pairs = comparison_pairs(summaries)
     if pairs:
         lines = [
-            [
-                latex_text(text)
-                for text in (
-                    f"{names[paired.first]} against {names[paired.second]}",
-                    number_words(paired, metric),
-                    measure_words(paired, metric) or MISSING,
-                    paired.verdict,
-                )
-            ]
+            [latex_text(text or MISSING) for text in pair_cells(paired, metric, names)]
             for paired in pairs
         ]
         caption = "The same runs paired by seed: equal seeds mean equal worlds."
@@ -99,10 +86,7 @@ def save_latex(folder: str | Path, file: str | Path) -> Path:
     """Write the comparison of the run or runs in a folder as LaTeX tables; returns the file."""
     parts = []
     for batch in sort_runs(find_runs(folder)).batches:
-        summaries = []
-        for run_folder in batch.folders:
-            with RunReader(run_folder) as reader:
-                summaries.append(reader.summary())
         heading = f"% {batch.name}\n" if batch.name else ""
-        parts.append(heading + comparison_latex(summaries, names=stored_names(batch.folders)))
+        summaries, names = read_summaries(batch.folders), stored_names(batch.folders)
+        parts.append(heading + comparison_latex(summaries, names=names))
     return save_text(Path(file), "\n".join(parts))

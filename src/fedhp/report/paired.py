@@ -7,7 +7,7 @@ common seeds and a 95 % interval of the paired numbers that excludes "no differe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 from fedhp.record.reader import RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.judging import INTERVAL_SEEDS
-from fedhp.report.claims.runs import difference
 from fedhp.report.formatting import (
     ACCURACY,
     count,
@@ -51,7 +50,6 @@ class PairedNumber:
         return self.number.startswith(TIME_TO)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "first": self.first,
             "second": self.second,
@@ -77,18 +75,13 @@ def compare_all(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
     ]
 
 
-def reference_label(labels: Sequence[str]) -> str:
-    """The label that the others are compared with: FedHP+, FedHP, or the first."""
-    return max(labels, key=favourite)
-
-
 def comparison_pairs(summaries: Sequence[RunSummary]) -> list[PairedNumber]:
     """The reference against every other label: time to the telling target, then final results."""
     summaries = competitors(summaries)
     by_label = finished_by_label(summaries)
     if len(by_label) < 2:
         return []
-    reference = reference_label(list(by_label))
+    reference = max(by_label, key=favourite)  # FedHP+, FedHP, or the first
     first = (reference, by_label.pop(reference))
     target = telling_target(summaries)
     pairs = [] if target is None else [compare_times(first, b, target) for b in by_label.items()]
@@ -117,14 +110,8 @@ def finished_by_label(summaries: Iterable[RunSummary]) -> dict[str, list[RunSumm
 def compare_finals(first: Labelled, second: Labelled) -> PairedNumber:
     """The difference of the final results; more is better."""
     values = _differences(first, second, lambda run: run.final_accuracy)
-    return PairedNumber(
-        first[0],
-        second[0],
-        FINAL,
-        _verdict(values, above="better", below="worse"),
-        interval(values),
-        len(_pairs(first, second)),
-    )
+    verdict, seeds = _verdict(values, above="better", below="worse"), len(_pairs(first, second))
+    return PairedNumber(first[0], second[0], FINAL, verdict, interval(values), seeds)
 
 
 def compare_times(first: Labelled, second: Labelled, target: str) -> PairedNumber:
@@ -168,13 +155,13 @@ def telling_target(summaries: Iterable[RunSummary]) -> str | None:
     targets = dict.fromkeys(target for run in runs for target in run.time_to_target)
     by_label = finished_by_label(runs)
 
-    def reached_by(target: str) -> int:
-        return sum(
-            any(run.time_to_target.get(target) is not None for run in group)
-            for group in by_label.values()
-        )
+    def rank(target: str) -> tuple[int, float]:
+        reached = [
+            any(r.time_to_target.get(target) is not None for r in g) for g in by_label.values()
+        ]
+        return sum(reached), float(target)
 
-    return max(targets, key=lambda target: (reached_by(target), float(target)), default=None)
+    return max(targets, key=rank, default=None)
 
 
 def paired_words(paired: PairedNumber, metric: str, *, name: Callable[[str], str] = str) -> str:
@@ -223,6 +210,13 @@ def measure_words(paired: PairedNumber, metric: str) -> str:
     )
 
 
+def pair_cells(paired: PairedNumber, metric: str, names: Mapping[str, str]) -> list[str]:
+    """A pair as a row of a table: the pair, the number, its measure and the verdict."""
+    pair = f"{names[paired.first]} against {names[paired.second]}"
+    words = (number_words(paired, metric), measure_words(paired, metric))
+    return [pair, *words, paired.verdict]
+
+
 def _pairs(first: Labelled, second: Labelled) -> list[tuple[RunSummary, RunSummary]]:
     others = {run.seed: run for run in second[1]}
     return [(run, others[run.seed]) for run in first[1] if run.seed in others]
@@ -231,7 +225,7 @@ def _pairs(first: Labelled, second: Labelled) -> list[tuple[RunSummary, RunSumma
 def _differences(first: Labelled, second: Labelled, value: Value) -> list[float]:
     """First - second in every common seed in which both have the number."""
     pairs = ((value(ours), value(theirs)) for ours, theirs in _pairs(first, second))
-    values = [difference(a, b) for a, b in pairs if a is not None and b is not None]
+    values = [a - b for a, b in pairs if a is not None and b is not None]
     return [each for each in values if math.isfinite(each)]
 
 

@@ -47,8 +47,12 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The link in a sentence."""
-        return f"{self.a}–{self.b}"
+        return f"{self.a}–{'server' if self.server else self.b}"
+
+    @property
+    def server(self) -> bool:
+        """Whether it is a worker's line to the server."""
+        return self.a == self.b
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,6 @@ class WorkerRound:
 
     @property
     def name(self) -> str:
-        """The worker in a sentence."""
         return worker_name(self.worker, self.device)
 
 
@@ -90,7 +93,6 @@ class GroupMember:
 
     @property
     def takes_part(self) -> bool:
-        """Whether its model is part of the average."""
         return self.role not in (GroupRole.LEFT_OUT, GroupRole.AWAY)
 
 
@@ -155,7 +157,6 @@ class RoundView:
         return self.verdicts[verdict].links if verdict in self.verdicts else 0
 
     def worker(self, worker: int) -> WorkerRound | None:
-        """What this worker did, None if it was away."""
         return next((each for each in self.workers if each.worker == worker), None)
 
     def with_verdict(self, verdict: LinkVerdict) -> list[Link]:
@@ -169,16 +170,11 @@ class RoundView:
         def time(link: Link) -> float:
             return (link.planned_link_time if planned else link.link_time) or 0.0
 
-        own = [
-            link
-            for link in self.used
-            if link.a == worker or (link.b == worker and not self.directed)
-        ]
-        return max(own, key=time, default=None)
+        ends = (lambda link: (link.a,)) if self.directed else (lambda link: (link.a, link.b))
+        return max((link for link in self.used if worker in ends(link)), key=time, default=None)
 
 
 def read_round(run: RunReader, round_index: int) -> RoundView:
-    """Read one round."""
     index = check_round(run, round_index)
     row = {name: column[0] for name, column in run.table("rounds", round_index=index).items()}
     tests = run.table("evaluations", round_index=index)
@@ -193,23 +189,19 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
     verdicts = run.table("verdicts", round_index=index)
     table, devices = run.table("workers", round_index=index), run.meta("devices")
     workers, away = _workers(table, devices, listed_away)
+    transfers = transfers_of_pairs(run, index) if run.meta("asynchronous") else None
+    of_row = ("clock", "round_time", "mean_waiting_time", "learning_rate", "bytes_sent")
     return RoundView(
         round_index=index,
         num_rounds=run.meta("rounds"),
-        label=run.meta("label"),
-        seed=run.meta("seed"),
-        metric=run.meta("metric"),
+        **{name: run.meta(name) for name in ("label", "seed", "metric")},
         asynchronous=bool(run.meta("asynchronous")),
         algorithm=experiment["algorithm"],
         absences=experiment["world"]["away_probability"] > 0
         or "availability_trace" in experiment["world"],
         attackers=tuple(run.meta("attackers") or ()),
         started=round_start(run, index),
-        clock=row["clock"],
-        round_time=row["round_time"],
-        mean_waiting_time=row["mean_waiting_time"],
-        learning_rate=row["learning_rate"],
-        bytes_sent=row["bytes_sent"],
+        **{name: row[name] for name in of_row},
         reason=StepReason.parse(row["rule"]),
         reason_text=row["rule"],
         pace=read_pace(run, index),
@@ -223,20 +215,13 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         links_known=row["links_known"],
         verdicts={
             LinkVerdict[verdict.upper()]: VerdictCount(links, used)
-            for verdict, links, used in zip(
-                verdicts["verdict"], verdicts["links"], verdicts["used"], strict=True
-            )
+            for verdict, links, used in _rows(verdicts, "verdict", "links", "used")
         },
         links=_links(run.table("links", round_index=index)),
         network=bool(run.meta("network")),
         group=_group(run.table("participation", round_index=index)),
-        averagings=_averagings(run, index),
+        averagings=None if transfers is None else sum(transfers.values()),
     )
-
-
-def _averagings(run: RunReader, round_index: int) -> int | None:
-    transfers = transfers_of_pairs(run, round_index) if run.meta("asynchronous") else None
-    return None if transfers is None else sum(transfers.values())
 
 
 def pace_words(pace: Pace, devices: Sequence[str]) -> str:
@@ -246,7 +231,8 @@ def pace_words(pace: Pace, devices: Sequence[str]) -> str:
     link = ""
     if pace.link_with is not None:
         way = "from" if pace.directed else "to"
-        link = f", its link {way} {pace.link_with} {seconds(pace.link_time)}"
+        other = "the server" if pace.link_with == pace.last_worker else pace.link_with
+        link = f", its link {way} {other} {seconds(pace.link_time)}"
     text = (
         f"{worker_name(pace.last_worker, devices[pace.last_worker])} finished last: its steps took "
         f"{seconds(pace.compute_time)}{link}; {count(pace.waited, 'worker')} waited"
@@ -335,10 +321,12 @@ def _workers(
     return present, away
 
 
+def _rows(table: Columns, *names: str) -> Any:
+    return zip(*(table[name] for name in names), strict=True)
+
+
 def _group(table: Columns) -> list[GroupMember]:
-    rows = zip(
-        *(table[name] for name in ("worker", "role", "left_out", "returns", "root")), strict=True
-    )
+    rows = _rows(table, "worker", "role", "left_out", "returns", "root")
     return [
         GroupMember(worker, GroupRole(role), left_out, bool(returning), bool(root))
         for worker, role, left_out, returning, root in rows
@@ -346,14 +334,8 @@ def _group(table: Columns) -> list[GroupMember]:
 
 
 def _links(table: Columns) -> list[Link]:
-    names = [field.name for field in fields(Link)]
+    rows = _rows(table, *(field.name for field in fields(Link)))
     return [
-        Link(
-            a,
-            b,
-            bool(used),
-            None if verdict is None else LinkVerdict[verdict.upper()],
-            *numbers,
-        )
-        for a, b, used, verdict, *numbers in zip(*(table[name] for name in names), strict=True)
+        Link(a, b, bool(used), None if word is None else LinkVerdict[word.upper()], *numbers)
+        for a, b, used, word, *numbers in rows
     ]

@@ -51,8 +51,6 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A command for the shell."""
-
     intro: str
     command: str
 
@@ -82,11 +80,7 @@ def show_json(folder: str | Path, round_index: int | None = None) -> dict[str, A
         with RunReader(folders[0]) as run:
             run.check()
             return round_json(run, check_round(run, round_index))
-    summaries = []
-    for run_folder in folders:
-        with RunReader(run_folder) as run:
-            run.check()
-            summaries.append(run.summary())
+    summaries = [_checked_summary(each) for each in folders]
     if len(summaries) == 1:
         return summaries[0].as_json()
     runs = [summary.as_json() for summary in summaries]
@@ -103,16 +97,17 @@ def print_parts(console: Console, parts: Iterable[Part]) -> None:
 
     width = console.width if console.is_terminal else None
     for part in parts:
-        if isinstance(part, str):
-            console.print(fit_text(part, width), soft_wrap=True, markup=False)
-        elif isinstance(part, Fact):
-            text = _fact_text(part, width)
-            console.print(text, soft_wrap=True, markup=False)
-        elif isinstance(part, Hint):
-            text = fit_commands(part.intro, [part.command], width)
-            console.print(text, soft_wrap=True, markup=False)
-        else:
-            console.print(part)
+        match part:
+            case str():
+                text = fit_text(part, width)
+            case Fact():
+                text = _fact_text(part, width)
+            case Hint():
+                text = fit_commands(part.intro, [part.command], width)
+            case _:
+                console.print(part)
+                continue
+        console.print(text, soft_wrap=True, markup=False)
 
 
 def _fact_text(fact: Fact, width: int | None) -> str:
@@ -160,14 +155,16 @@ def _round_parts(run: RunReader, round_index: int) -> Parts:
     ]
 
 
+def _checked_summary(folder: Path) -> RunSummary:
+    with RunReader(folder) as run:
+        run.check()
+        return run.summary()
+
+
 def _many_parts(folders: Sequence[Path], top: Path) -> Parts:
     parts: Parts = []
-    summaries = []
-    for folder in folders:
-        with RunReader(folder) as run:
-            run.check()
-            summary = run.summary()
-        summaries.append(summary)
+    summaries = [_checked_summary(folder) for folder in folders]
+    for folder, summary in zip(folders, summaries, strict=True):
         final = score(summary.final_accuracy, summary.metric)
         meaning = final_meaning([summary.final_tests])
         parts.append(
@@ -195,15 +192,11 @@ def _comparable(
         return [("", list(summaries))], ()
     sorted_runs = sort_runs(folders)
     kept = [{run.folder for run in batch.runs} for batch in sorted_runs.batches]
+    known = list(zip(folders, summaries, strict=True))
     if len(kept) == 1:  # those without a round yet are shown, too
-        kept[0] |= {
-            folder for folder, run in zip(folders, summaries, strict=True) if not run.rounds
-        }
+        kept[0] |= {folder for folder, run in known if not run.rounds}
     batches = [
-        (
-            batch.name,
-            [run for folder, run in zip(folders, summaries, strict=True) if folder in members],
-        )
+        (batch.name, [run for folder, run in known if folder in members])
         for batch, members in zip(sorted_runs.batches, kept, strict=True)
     ]
     left_out = sum(len(members) for members in kept) < len(folders)
@@ -228,12 +221,10 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
     own = f"{score(summary.own_accuracy, metric)} (each worker on the samples it held back)"
     own_data = [] if summary.own_accuracy is None else [("own data", own)]
     known = [(v, c) for c, v in enumerate(summary.class_accuracy or []) if v is not None]
-    by_class = [
-        (f"{name} class", f"{score(value, metric)} (class {number_of_class})")
-        for name, (value, number_of_class) in (
-            (("worst", min(known)), ("best", max(known))) if known else ()
-        )
-    ]
+    by_class = []
+    if known:
+        for name, (value, c) in (("worst", min(known)), ("best", max(known))):
+            by_class.append((f"{name} class", f"{score(value, metric)} (class {c})"))
     if 0 < len(known) <= MOST_CLASSES:
         texts = (f"{c}: {score(value, metric, unit=False)}" for value, c in known)
         by_class.append(("by class", f"{', '.join(texts)} (%)"))
@@ -288,6 +279,8 @@ def round_json(run: RunReader, index: int) -> dict[str, Any]:
         columns = run.table(table, round_index=index)
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
+    others = ("links", "verdicts", "worker_evaluations", *METRIC_TABLES, *GROUP_TABLES)
+    others += PHASE_TABLES
     evaluations, workers = rows("evaluations"), rows("workers")
     transfers = transfer_times(run, run.table("workers", round_index=index))
     return {
@@ -298,10 +291,5 @@ def round_json(run: RunReader, index: int) -> dict[str, Any]:
             {**row, "transfer_time": time} for row, time in zip(workers, transfers, strict=True)
         ],
         "pace": read_pace(run, index).as_json(),
-        "links": rows("links"),
-        "verdicts": rows("verdicts"),
-        **{
-            table: rows(table)
-            for table in ("worker_evaluations", *METRIC_TABLES, *GROUP_TABLES, *PHASE_TABLES)
-        },
+        **{table: rows(table) for table in others},
     }

@@ -5,12 +5,13 @@ Means and 95 % intervals are over the seeds that finished; the others are counte
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.run import is_run
 from fedhp.engine.runs.sweep import Sweep
-from fedhp.record.reader import RunReader, RunSummary
+from fedhp.record.reader import RunSummary
 from fedhp.record.statistics import Interval, interval, summarize_runs
 from fedhp.report.formatting import (
     ACCURACY,
@@ -21,7 +22,7 @@ from fedhp.report.formatting import (
     target_name,
     time_name,
 )
-from fedhp.report.groups import FINISHED
+from fedhp.report.groups import FINISHED, read_summaries
 from fedhp.report.tables import (
     AT_TIME_CAPTION,
     markdown_table,
@@ -52,22 +53,26 @@ class Combination:
         """What the runs measure."""
         return self.runs[0].metric if self.runs else ACCURACY
 
+    def _spread(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
+        """A number over the finished seeds that have it."""
+        values = map(value, self.finished)
+        return interval([number for number in values if number is not None])
+
     def final(self) -> Interval | None:
         """The final result; in percent where it is an accuracy."""
-        scale = 100.0 if self.metric == ACCURACY else 1.0
-        values = [run.final_accuracy for run in self.finished]
-        return interval([scale * value for value in values if value is not None])
+        return self._result(lambda run: run.final_accuracy)
 
     def result_at(self, time: str) -> Interval | None:
         """The result at a time, over the seeds whose run lasted so long."""
+        return self._result(lambda run: run.accuracy_at_time.get(time))
+
+    def _result(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
         scale = 100.0 if self.metric == ACCURACY else 1.0
-        values = [run.accuracy_at_time.get(time) for run in self.finished]
-        return interval([scale * value for value in values if value is not None])
+        return self._spread(lambda run: None if (v := value(run)) is None else scale * v)
 
     def time_to(self, target: str) -> Interval | None:
         """The virtual time to a target, over the seeds that reached it."""
-        times = [run.time_to_target.get(target) for run in self.finished]
-        return interval([time for time in times if time is not None])
+        return self._spread(lambda run: run.time_to_target.get(target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +83,19 @@ class SweepResult:
     combinations: tuple[Combination, ...]
 
     @property
+    def _runs(self) -> list[RunSummary]:
+        """The runs of all combinations."""
+        return [run for each in self.combinations for run in each.runs]
+
+    @property
     def targets(self) -> list[str]:
         """The targets of all runs, lowest first."""
-        targets = (t for each in self.combinations for run in each.runs for t in run.time_to_target)
-        return sorted(dict.fromkeys(targets), key=float)
+        return sorted({target for run in self._runs for target in run.time_to_target}, key=float)
 
     @property
     def times(self) -> list[str]:
         """The times of evaluation.times of all runs, the earliest first."""
-        times = (t for each in self.combinations for run in each.runs for t in run.accuracy_at_time)
-        return sorted(dict.fromkeys(times), key=float)
+        return sorted({time for run in self._runs for time in run.accuracy_at_time}, key=float)
 
     @property
     def metrics(self) -> list[str]:
@@ -109,7 +117,6 @@ class SweepResult:
 
 
 def sweep_table(result: SweepResult) -> Table:
-    """One row per combination."""
     from rich.markup import escape
 
     headers, rows, caption = sweep_rows(result)
@@ -136,7 +143,6 @@ def sweep_table(result: SweepResult) -> Table:
 
 
 def sweep_markdown(result: SweepResult) -> str:
-    """The table as Markdown, with its caption below."""
     headers, rows, caption = sweep_rows(result)
     return f"{markdown_table(headers, rows, left=len(result.keys))}\n{caption}\n"
 
@@ -160,7 +166,7 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
         headers.append(f"at {time_name(time)}\n{unit}".strip())
         columns.append(_results_at(result, time, metric=metric))
     headers += ["data\nsent", "seeds"]
-    sent = [interval([run.bytes_sent for run in each.finished]) for each in result.combinations]
+    sent = [each._spread(lambda run: run.bytes_sent) for each in result.combinations]
     columns.append([MISSING if size is None else data_size(size.mean) for size in sent])
     columns.append([_seeds(each) for each in result.combinations])
     cells = zip(*columns, strict=True)
@@ -189,8 +195,7 @@ def _times(result: SweepResult, target: str) -> list[str]:
 def _sizes(result: SweepResult, target: str) -> list[str]:
     texts = []
     for each in result.combinations:
-        sizes = [run.bytes_to_target.get(target) for run in each.finished]
-        spread = interval([size for size in sizes if size is not None])
+        spread = each._spread(lambda run: run.bytes_to_target.get(target))
         missing = "not reached" if each.finished else MISSING
         texts.append(missing if spread is None else data_size(spread.mean))
     return texts
@@ -219,14 +224,11 @@ def _seeds(combination: Combination) -> str:
 
 
 def read_sweep(plan: Sweep) -> SweepResult:
-    """The results of the runs that have begun."""
     summaries: dict[tuple[str, ...], list[RunSummary]] = {}
     values = {run.texts: run.values for run in plan.runs}
     for run in plan.runs:
-        combination = summaries.setdefault(run.texts, [])
-        if is_run(run.cell.folder):
-            with RunReader(run.cell.folder) as reader:
-                combination.append(reader.summary())
+        begun = [run.cell.folder] if is_run(run.cell.folder) else []
+        summaries.setdefault(run.texts, []).extend(read_summaries(begun))
     return SweepResult(
         tuple(key.key for key in plan.keys),
         tuple(Combination(texts, values[texts], tuple(runs)) for texts, runs in summaries.items()),

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedhp.columns import added_columns
-from fedhp.record.reader import RunReader, RunSummary
+from fedhp.record.reader import Columns, RunReader, RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.record.timeline import overlaps, transfer_times
 from fedhp.report.claims.judging import INTERVAL_SEEDS
@@ -317,7 +317,6 @@ def with_spread(spread: Interval, decimals: int) -> str:
 
 
 def time_text(spread: Interval | None, *, runs: int, decimals: int) -> str:
-    """A time to a target, over those of some runs that reached it."""
     if spread is None:
         return "not reached"
     if spread.count < runs:
@@ -402,6 +401,12 @@ def spread_evenly(length: int, most: int) -> list[int]:
     return sorted({round(i * (length - 1) / (most - 1)) for i in range(most)})
 
 
+def _test_losses(metrics: Columns, key: str) -> dict[int, float]:
+    """The losses of usual tests, not of the whole test set, by round or worker."""
+    rows = zip(metrics[key], metrics["whole"], metrics["loss"], strict=True)
+    return {index: loss for index, whole, loss in rows if not whole and loss is not None}
+
+
 def round_table(run: RunReader) -> Table:
     """The evaluated rounds, at most 20 of them, chosen evenly."""
     metric = run.meta("metric")
@@ -419,14 +424,7 @@ def round_table(run: RunReader) -> Table:
         return column_texts([rounds[name][row] for row in rows], decimals)
 
     share = 1 if metric == ACCURACY else None
-    metrics = run.table("test_metrics")
-    loss_of_round = {
-        round_index: loss
-        for round_index, whole, loss in zip(
-            metrics["round"], metrics["whole"], metrics["loss"], strict=True
-        )
-        if not whole and loss is not None
-    }
+    loss_of_round = _test_losses(run.table("test_metrics"), "round")
     losses = [loss_of_round.get(tests["round"][test]) for test in chosen]
     test_loss = {"test\nloss": column_texts(losses, 3)} if loss_of_round else {}
     columns = {
@@ -488,13 +486,7 @@ def worker_table(run: RunReader, round_index: int) -> Table:
             scaled = [None if value is None else scale * value for value in found]
             columns[f"{name}\n{unit}"] = column_texts(scaled, 1 if metric == ACCURACY else None)
     metrics = run.table("worker_test_metrics", round_index=round_index)
-    loss_of_worker = {
-        worker: loss
-        for worker, whole, loss in zip(
-            metrics["worker"], metrics["whole"], metrics["loss"], strict=True
-        )
-        if not whole and loss is not None
-    }
+    loss_of_worker = _test_losses(metrics, "worker")
     if loss_of_worker:
         losses = [loss_of_worker.get(worker) for worker in workers["worker"]]
         columns["test\nloss"] = column_texts(losses, 3)

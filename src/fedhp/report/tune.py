@@ -101,20 +101,17 @@ class TuneResult:
         """How the settings were chosen, in words."""
         tuning = self.found.tuning
         trials = count(tuning.budget, "trial")
-        seeds = ("seed " if len(tuning.tuning_seeds) == 1 else "seeds ") + listed(
-            map(str, tuning.tuning_seeds)
-        )
-        held_out = listed(map(str, tuning.seeds))
-        start = f"tuned: the best of {trials} on {seeds} by the "
-        if self.target is None:
-            rank = "mean final result"
-        else:
-            goal = target_name(self.target, self.metric)
+        seeds, held_out = (listed(map(str, s)) for s in (tuning.tuning_seeds, tuning.seeds))
+        word = "seed" if len(tuning.tuning_seeds) == 1 else "seeds"
+        rank = "mean final result"
+        if self.target is not None:
             rank = (
-                f"mean time to {goal}; a trial that misses it with any of these seeds ranks "
-                "below, by its final result, and one that diverges last"
+                f"mean time to {target_name(self.target, self.metric)}; a trial that misses it "
+                "with any of these seeds ranks below, by its final result, and one that diverges "
+                "last"
             )
-        return f"{start}{rank}; held-out seeds: {held_out}"
+        start = f"tuned: the best of {trials} on {word} {seeds} by the {rank}"
+        return f"{start}; held-out seeds: {held_out}"
 
     def verdicts(self) -> list[str]:
         """The tuned algorithms against each other on the held-out seeds, in words."""
@@ -169,7 +166,6 @@ def time_to_target(measured: SeededRuns) -> Interval | None:
 
 
 def final_result(measured: SeededRuns) -> Interval | None:
-    """The final result."""
     return interval(measured.finals)
 
 
@@ -187,7 +183,6 @@ def _numbers(measured: SeededRuns) -> dict[str, Any]:
 
 
 def settings_words(trial: Trial) -> str:
-    """The settings of a trial: lr 0.314, 12 steps."""
     texts = [f"{key}={_short(value)}" for key, value in trial.settings.items()]
     return ", ".join(map(setting_words, texts))
 
@@ -281,11 +276,8 @@ def _times(rows: Sequence[TuneRow]) -> list[list[str]]:
             return MISSING
         return measured.failed or time_text(spread, runs=len(measured.runs), decimals=decimals)
 
-    tried, compared = spreads
-    return [
-        [text(row.trial, spread) for row, spread in zip(rows, tried, strict=True)],
-        [text(row.compared, spread) for row, spread in zip(rows, compared, strict=True)],
-    ]
+    measured: list[list[SeededRuns | None]] = [[r.trial for r in rows], [r.compared for r in rows]]
+    return [list(map(text, runs, column)) for runs, column in zip(measured, spreads, strict=True)]
 
 
 def _finals(rows: Sequence[TuneRow], metric: str) -> list[list[str]]:
@@ -328,7 +320,6 @@ def _trials(result: TuneResult, row: TuneRow) -> str:
 
 
 def trials_csv(result: TuneResult) -> str:
-    """Every trial, with the means over the tuning seeds; a column for every setting."""
     trials = result.found.trials
     keys = list(dict.fromkeys(key for trial in trials for key in trial.settings))
     best = [result.found.best(algorithm) for algorithm in result.found.tuning.algorithms]
@@ -339,16 +330,8 @@ def trials_csv(result: TuneResult) -> str:
     for trial in trials:
         measured = trial.measured
         spreads = time_to_target(measured), sent_to_target(measured), final_result(measured)
-        writer.writerow(
-            [
-                trial.algorithm,
-                trial.number,
-                int(trial in best),
-                measured.failed or "finished",
-                len(measured.runs),
-                measured.reached,
-                *("" if spread is None else repr(spread.mean) for spread in spreads),
-                *(trial.settings.get(key, "") for key in keys),
-            ]
-        )
+        means = ["" if spread is None else repr(spread.mean) for spread in spreads]
+        about = [trial.algorithm, trial.number, int(trial in best), measured.failed or "finished"]
+        about += [len(measured.runs), measured.reached, *means]
+        writer.writerow([*about, *(trial.settings.get(key, "") for key in keys)])
     return text.getvalue()

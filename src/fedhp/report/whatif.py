@@ -61,7 +61,6 @@ def whatif_table(result: WhatIf) -> Table:
 
 
 def _row_names(result: WhatIf, *, short: bool = False) -> list[str]:
-    """The name of every row; the run's own planner may be there both recorded and replayed."""
     names = [outcome.planner for outcome in result.planners]
     recorded = result.recorded.planner
     if short:

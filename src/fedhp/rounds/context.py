@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from fedhp.algorithms.topology_checks import check_topology
 from fedhp.components import is_dotted
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
+from fedhp.exchange.mailbox import kept_messages
 from fedhp.graph import topologies
 from fedhp.timing import epoch_steps
 from fedhp.types import IntArray
@@ -36,23 +37,15 @@ class PlanningContext:
     # [N] the steps of training.local_epochs, of one step each where samples are not known; None:
     # it is not set.
     epoch_steps: IntArray | None
+    model_bytes: int = field(init=False)  # counted for one transfer, by the world's size of a model
+    learning_rate: float = field(init=False)  # the first: the algorithm's own, or the experiment's
 
-    @property
-    def model_bytes(self) -> int:
-        """Bytes counted for one transfer, by the world's size of the model."""
-        return round(self.world.model_bits / 8)
-
-    @property
-    def learning_rate(self) -> float:
-        """The first learning rate: the algorithm's own, or that of the experiment."""
+    def __post_init__(self) -> None:
         training = self.experiment.training
         own = own_learning_rate(self.algorithm, optimizer=training.optimizer)
-        return training.learning_rate if own is None else own
-
-    def share_done(self, clock: float) -> float | None:
-        """The share of the horizon that has passed; None for a run with a number of rounds."""
-        horizon = self.experiment.horizon
-        return None if horizon is None else clock / horizon
+        rate = training.learning_rate if own is None else own
+        object.__setattr__(self, "learning_rate", rate)
+        object.__setattr__(self, "model_bytes", round(self.world.model_bits / 8))
 
 
 def momentum_of(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> float:
@@ -78,7 +71,10 @@ def serving_of(
 
 def extra_state(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> tuple[str, ...]:
     """What a worker keeps besides its row, in the size of a model, as checkpoints name it."""
-    return ("served",) if serving_of(experiment, algorithm) else ()
+    if is_synchronous(algorithm):
+        return ()
+    served = ("served",) if serving_of(experiment, algorithm) else ()
+    return (*served, *kept_messages(traits_of(algorithm).mailbox, rule_of(algorithm)))
 
 
 def planning_context(
@@ -161,7 +157,7 @@ def nominal_share(experiment: Experiment) -> float:
 
 def check_exchange(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> None:
     """Refuse ways to send, combine and attack models that this experiment cannot have."""
-    exchange, attack = experiment.exchange, experiment.attack
+    exchange = experiment.exchange
     if exchange.compression == "topk" and exchange.robust != "none":
         raise ConfigError(
             f"is {exchange.robust!r}, but with exchange.compression = 'topk' a model arrives in "
@@ -170,14 +166,6 @@ def check_exchange(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm
             allowed="'none' with topk; any rule with none, fp16 and int8",
             fix="set exchange.compression = 'int8', or remove exchange.robust",
             others=("exchange.compression",),
-        )
-    attackers = attack.count(experiment.workers)
-    if attackers >= experiment.workers:
-        raise ConfigError(
-            f"{attackers} of {experiment.workers} workers would attack, and nobody is left",
-            key="attack.share",
-            allowed="a share that leaves an honest worker",
-            fix="raise workers, lower attack.share, or remove [attack]",
         )
     _check_mixes_models(experiment, algorithm)
     _check_rule(experiment, algorithm)
@@ -254,7 +242,8 @@ def _why_state_cannot_travel(experiment: Experiment, algorithm: Algorithm | Asyn
         )
     if traits.group_average:
         return f"{name!r} averages changes of a consensus in groups, not models"
-    if any(vector.travels for vector in rule_of(algorithm).vectors):
+    rule = rule_of(algorithm)
+    if rule.per_link() or any(vector.travels for vector in rule.vectors):
         return f"the models of {name!r} travel with vectors of their own"
     if exchange.compression != "none":
         return (
@@ -273,12 +262,46 @@ def _check_rule(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -
     rule, name = rule_of(algorithm), experiment.algorithm.name
     if rule.is_plain():
         return
-    if is_asynchronous(algorithm) or traits_of(algorithm).group_average:
+    if traits_of(algorithm).group_average:
         raise ConfigError(
             f"{name!r} has a rule of its workers, but does not mix models in rounds",
             key="algorithm.name",
-            allowed="a rule with plan(), and without group_average",
+            allowed="a rule without group_average",
             fix="remove the rule from the class of the algorithm",
+        )
+    mailbox = traits_of(algorithm).mailbox
+    if is_asynchronous(algorithm) and rule.acts() and mailbox == "meet":
+        raise ConfigError(
+            f"the rule of {name!r} sends or receives, but its workers meet partners that are in "
+            "the middle of their turns",
+            key="algorithm.name",
+            allowed="Traits(mailbox=...) with newest, once, sum or group, or a rule with "
+            "gradient() alone",
+            fix="set mailbox in the traits of the class, and end turns with a Delivery or a "
+            "Gathering",
+        )
+    if rule.mass and is_asynchronous(algorithm) and mailbox != "sum":
+        raise ConfigError(
+            f"the rule of {name!r} has a mass, which only boxes that add it keep",
+            key="algorithm.name",
+            allowed="Traits(mailbox='sum') with this rule",
+            fix="set mailbox = 'sum' in the traits of the class",
+        )
+    if rule.per_link() and (rule.mass or is_asynchronous(algorithm)):
+        raise ConfigError(
+            f"the rule of {name!r} has send_to(), and "
+            + (f"the mass {rule.mass!r}" if rule.mass else "its workers have turns, not rounds"),
+            key="algorithm.name",
+            allowed="send_to() in rules without a mass, and with plan() instead of act()",
+            fix="remove send_to() from the rule, or write the method with rounds and no mass",
+        )
+    if rule.per_link() and experiment.attack.kind in ("sign_flip", "noise"):
+        raise ConfigError(
+            f"is {experiment.attack.kind!r}, but workers of {name!r} send another message to each "
+            "receiver, not their models",
+            key="attack.kind",
+            allowed="none or label_flip with this algorithm",
+            fix="set attack.kind = 'label_flip', or choose another algorithm",
         )
     compression, robust = experiment.exchange.compression, experiment.exchange.robust
     if robust != "none" and rule.acts():
@@ -291,8 +314,9 @@ def _check_rule(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -
         )
     travels = any(vector.travels for vector in rule.vectors)
     lossy = {"topk"} if travels else {"fp16", "int8"} if rule.public else set()
-    if compression in lossy or (rule.mass and compression != "none"):
-        exact = {"none", "fp16", "int8", "topk"} - lossy if not rule.mass else {"none"}
+    lossy = {"fp16", "int8", "topk"} if rule.mass or rule.per_link() else lossy
+    if compression in lossy:
+        exact = {"none", "fp16", "int8", "topk"} - lossy
         raise ConfigError(
             f"is {compression!r}, but what the workers of {name!r} send has to arrive exactly",
             key="exchange.compression",

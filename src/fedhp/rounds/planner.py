@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Observation
-from fedhp.algorithms.enough_peers import with_min_peers
+from fedhp.algorithms.base import rule_of
 from fedhp.algorithms.plan_checks import next_action, next_plan
 from fedhp.rounds.context import PlanningContext
 from fedhp.schedules import learning_rate
@@ -45,8 +45,8 @@ class Observed:
     available: BoolArray  # [N]
     network: Network  # with the size of what travels
     epoch_steps: IntArray | None = None  # [N] what training.local_epochs takes, if it is set
-    share_done: float | None = None  # of the horizon
     avoid: frozenset[Pair] = frozenset()  # links that do not work
+    received: tuple[int, ...] = ()  # of a turn: whose deliveries it begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,6 @@ class PlannedRound:
     state: Any  # of the algorithm, after its plan
     plan: Plan
     observation: Observation
-
-    @property
-    def round_index(self) -> int:
-        """The number of the round."""
-        return self.observation.round_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +110,19 @@ def rate_at(context: PlanningContext, round_index: int, clock: float) -> float:
 
 def observe(context: PlanningContext, observed: Observed) -> Observation:
     """What an algorithm is shown."""
-    federation = context.federation
+    federation, horizon = context.federation, context.experiment.horizon
     return Observation(
         round_index=observed.round_index,
         clock=observed.clock,
         learning_rate=rate_at(context, observed.round_index, observed.clock),
         available=observed.available,
         network=observed.network,
-        share_done=observed.share_done,
+        share_done=None if horizon is None else observed.clock / horizon,
         topology=federation.topology_at(observed.round_index),
         changing=federation.changing is not None,
         epoch_steps=observed.epoch_steps,
         avoid=observed.avoid,
+        received=observed.received,
     )
 
 
@@ -137,7 +133,7 @@ class Planner:
         self,
         context: PlanningContext,
         *,
-        believe: Callable[[Reports], Reports] = lambda reports: reports,
+        believe: Callable[[Reports], Reports] | None = None,
         on_network: bool = False,
     ) -> None:
         """believe: what the next plan may believe of what workers report. on_network: real machines
@@ -146,6 +142,7 @@ class Planner:
         self.algorithm: Any = context.algorithm
         self.state: Any = self.algorithm.start(context.federation)
         self.last_reports: Reports | None = None  # None before the first round
+        self._rule = rule_of(context.algorithm)
         self._believe = believe
         self._on_network = on_network
 
@@ -160,29 +157,34 @@ class Planner:
     def plan(
         self,
         observed: Observed,
-        reports: Reports,
+        reports: Reports | None = None,
         *,
         state: Any = None,
-        change: Callable[[Plan, Observation], Plan] = lambda plan, observation: plan,
+        change: Callable[[Plan, Observation], Plan] | None = None,
     ) -> PlannedRound:
         """The next round. Nothing changes here: a plan that is not carried out was never made.
 
-        state: of the algorithm, if it is not that of the last round. change: what links that do
-        not work make of the plan.
+        reports, state: what the plan builds on, if it is not that of the last round. change: what
+        links that do not work make of the plan.
         """
         observation = observe(self.context, observed)
         before = self.state if state is None else state
         after, plan = next_plan(
             self.algorithm,
             before,
+            rule=self._rule,
             observation=observation,
-            reports=reports,
+            reports=self.reports if reports is None else reports,
             on_network=self._on_network,
         )
+        if change is not None:
+            plan = change(plan, observation)
         experiment = self.context.experiment
-        present = int(observation.available.sum())
-        least = experiment.exchange.min_peers(experiment.workers, present=present)
-        plan = with_min_peers(change(plan, observation), observation, least=least)
+        plan.exchange.check_experiment(experiment)
+        if experiment.exchange.robust != "none":
+            present = int(observation.available.sum())
+            least = experiment.exchange.min_peers(experiment.workers, present=present)
+            plan = with_min_peers(plan, observation, least=least)
         return PlannedRound(after, plan, observation)
 
     def finish(self, planned: PlannedRound, measured: Measured) -> RoundRecord:
@@ -199,7 +201,22 @@ class Planner:
             clock=observation.clock + measured.timing.round_time,
             rate=observation.learning_rate,
         )
-        self.last_reports = self._believe(_reports(measured, round_index=record.round_index))
+        workers = len(measured.local_steps)
+        unknown, nobody = np.full(workers, np.nan), np.empty((workers, 0), dtype=np.int64)
+        start_loss = measured.start_loss if record.round_index == 1 else None
+        reports = Reports(
+            round_index=record.round_index,
+            step_time=measured.step_time,
+            update_norm=measured.update_norm,
+            links=measured.links,
+            distance=measured.link_distance,
+            smoothness=record.smoothness,
+            gradient_variance=record.gradient_variance,
+            start_loss=unknown if start_loss is None else start_loss,
+            selected=nobody if measured.selected is None else measured.selected,
+            transfer_time=measured.transfer_time,
+        )
+        self.last_reports = reports if self._believe is None else self._believe(reports)
         self.state = planned.state
         return record
 
@@ -235,14 +252,24 @@ class Planner:
         return _record(measured, decision, round_index=round_index, clock=clock, rate=rate)
 
 
-def _or_missing(values: FloatArray | None, workers: int) -> FloatArray:
-    return np.full(workers, np.nan) if values is None else values
+def with_min_peers(plan: Plan, observation: Observation, *, least: int) -> Plan:
+    """The plan with links added, the fastest first, until every present worker has at least so many
+    peers: a robust rule that drops the extremes needs enough models to drop some, and a planner
+    that cuts links does not know that."""
+    exchange = plan.exchange.with_min_peers(
+        observation.available,
+        observation.network,
+        least=least,
+        round_index=observation.round_index,
+    )
+    return plan if exchange is plan.exchange else replace(plan, exchange=exchange)
 
 
 def _record(
     measured: Measured, decision: Decision, *, round_index: int, clock: float, rate: float
 ) -> RoundRecord:
-    workers = len(measured.local_steps)
+    unknown = np.full(len(measured.local_steps), np.nan)
+    smoothness, variance = measured.smoothness, measured.gradient_variance
     return RoundRecord(
         round_index=round_index,
         clock=clock,
@@ -257,30 +284,12 @@ def _record(
         decision=decision,
         train_loss=measured.train_loss,
         update_norm=measured.update_norm,
-        smoothness=_or_missing(measured.smoothness, workers),
-        gradient_variance=_or_missing(measured.gradient_variance, workers),
+        smoothness=unknown if smoothness is None else smoothness,
+        gradient_variance=unknown if variance is None else variance,
         bandwidth=measured.bandwidth,
         evaluation=measured.evaluation,
         wall=measured.wall,
         final_evaluation=measured.final_evaluation,
         phases=measured.phases,
         measures=measured.measures,
-    )
-
-
-def _reports(measured: Measured, *, round_index: int) -> Reports:
-    """What the workers report to the coordinator after a round."""
-    workers = len(measured.local_steps)
-    nobody = np.empty((workers, 0), dtype=np.int64)
-    return Reports(
-        round_index=round_index,
-        step_time=measured.step_time,
-        update_norm=measured.update_norm,
-        links=measured.links,
-        distance=measured.link_distance,
-        smoothness=_or_missing(measured.smoothness, workers),
-        gradient_variance=_or_missing(measured.gradient_variance, workers),
-        start_loss=_or_missing(measured.start_loss if round_index == 1 else None, workers),
-        selected=nobody if measured.selected is None else measured.selected,
-        transfer_time=measured.transfer_time,
     )

@@ -46,6 +46,7 @@ class LogFollower:
     """Logs the runs in a folder while they run; as a context it covers their time."""
 
     def __init__(self, folder: Path, targets: Sequence[LogTarget], *, per_worker: bool) -> None:
+        self.folder = folder
         self._logs = [_TargetLogs(folder, target, per_worker=per_worker) for target in targets]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="logs", daemon=True)
@@ -148,7 +149,8 @@ class _TargetLogs:
                         )
         except Exception as error:  # a library may fail in any way; the runs must not
             self.failed = True
-            self._give_up()
+            for open_run in list(self._open):
+                self.abandon(open_run)
             LOG.warning(
                 "warning: the log of %s for %s could not be written: %s\n"
                 "  the runs continue without it; write it later with: %s",
@@ -221,10 +223,6 @@ class _TargetLogs:
         session = _Session(description, sink.open_log(description, place, fresh=fresh))
         self._open[run] = session
         return session
-
-    def _give_up(self) -> None:
-        for run in list(self._open):
-            self.abandon(run)
 
     def abandon(self, run: Path) -> None:
         """Close the log of a run that cannot be continued."""

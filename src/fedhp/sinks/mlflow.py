@@ -50,7 +50,6 @@ def store_file(top: Path, path: Path | None) -> Path:
 
 
 def viewing(top: Path, path: Path | None) -> str:
-    """The command that shows the logs."""
     return f"mlflow ui --backend-store-uri {shlex.quote(store_uri(store_file(top, path)))}"
 
 
@@ -60,7 +59,6 @@ def store_uri(store: Path) -> str:
 
 
 def is_marked(description: RunDescription, place: Path, mark: str) -> bool:
-    """Whether a whole log with this mark is there."""
     if not place.is_file():
         return False
     found = _find(_client(place), description, place)
@@ -71,6 +69,9 @@ def open_log(description: RunDescription, place: Path, *, fresh: bool) -> Mlflow
     """The MLflow run of this run: the one that is there if its settings are the same."""
     place.parent.mkdir(parents=True, exist_ok=True)
     client = _client(place)
+
+    from mlflow.entities import Param
+
     found = _find(client, description, place)
     if found is not None:
         same = found.data.params == _parameters(description) and MARK_TAG not in found.data.tags
@@ -87,17 +88,17 @@ def open_log(description: RunDescription, place: Path, *, fresh: bool) -> Mlflow
         "fedhp.seed": str(description.seed),
         "fedhp.metric": description.metric,
     }
+
     experiment = _experiment(client, description, place)
     name = description.name.partition("/")[2] or description.name
     run = client.create_run(experiment, run_name=name, tags=tags)
-    for some in _pieces(list(_parameters(description).items()), MOST_PARAMETERS):
-        client.log_batch(run.info.run_id, params=[_param(*item) for item in some])
+    parameters = [Param(*item) for item in _parameters(description).items()]
+    for some in _pieces(parameters, MOST_PARAMETERS):
+        client.log_batch(run.info.run_id, params=some)
     return MlflowLog(client, run.info.run_id, run.info.start_time, {})
 
 
 class MlflowLog:
-    """An open MLflow run."""
-
     def __init__(
         self, client: MlflowClient, run_id: str, start: int, held: dict[int, Values]
     ) -> None:
@@ -105,40 +106,31 @@ class MlflowLog:
         self._held = held  # by round: what the store has, and was not compared yet
 
     def write(self, rounds: Sequence[RoundPoints]) -> None:
-        """Add the rounds that the store does not have."""
         metrics = []
         for points in rounds:
             held = self._held.pop(points.round_index, {})
             if not held.items() <= points.values.items():
                 raise Outdated
-            missing = points.values.keys() - held.keys()
-            metrics += self._metrics(
-                {name: value for name, value in points.values.items() if name in missing},
-                points.clock,
-                points.round_index,
-            )
-        for some in _pieces(metrics, MOST_METRICS):
-            self._client.log_batch(self._run_id, metrics=some)
+            missing = {name: value for name, value in points.values.items() if name not in held}
+            metrics += self._metrics(missing, points.clock, points.round_index)
+        self._log(metrics)
 
     def finish(self, outcome: RunOutcome, *, mark: str) -> None:
-        """Add the summary: its numbers as metrics, its words as tags."""
         if self._held:  # rounds that the record does not have
             raise Outdated
-        metrics = self._metrics(outcome.numbers, outcome.clock, outcome.round_index)
-        for some in _pieces(metrics, MOST_METRICS):
-            self._client.log_batch(self._run_id, metrics=some)
+        self._log(self._metrics(outcome.numbers, outcome.clock, outcome.round_index))
         self._client.set_tag(self._run_id, "fedhp.digest", outcome.summary.digest)
         self._client.set_tag(self._run_id, "fedhp.status", outcome.summary.status)
-        self._client.set_terminated(
-            self._run_id,
-            status=STATUS[outcome.summary.status],
-            end_time=self._timestamp(outcome.clock),
-        )
+        status, end = STATUS[outcome.summary.status], self._timestamp(outcome.clock)
+        self._client.set_terminated(self._run_id, status=status, end_time=end)
         self._client.set_tag(self._run_id, MARK_TAG, mark)
 
     def close(self, status: str) -> None:
-        """Say that the run is not over, or still running."""
         self._client.update_run(self._run_id, status=STATUS[status])
+
+    def _log(self, metrics: list[Any]) -> None:
+        for some in _pieces(metrics, MOST_METRICS):
+            self._client.log_batch(self._run_id, metrics=some)
 
     def _metrics(self, values: Values, clock: float, step: int) -> list[Any]:
         from mlflow.entities import Metric
@@ -159,15 +151,11 @@ def _client(store: Path) -> MlflowClient:
         logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow.tracking import MlflowClient
 
-    _check_store(store)
-    return MlflowClient(tracking_uri=store_uri(store), registry_uri=store_uri(store))
-
-
-def _check_store(store: Path) -> None:
-    """Fail at once where MLflow would try for two minutes: no place for a file, not a database."""
+    # Fail at once where MLflow would try for two minutes: no place for a file, not a database.
     with contextlib.closing(sqlite3.connect(store, timeout=MOST_SECONDS)) as database:
         database.execute("BEGIN IMMEDIATE")
         database.rollback()
+    return MlflowClient(tracking_uri=store_uri(store), registry_uri=store_uri(store))
 
 
 def _experiment(client: MlflowClient, description: RunDescription, store: Path) -> str:
@@ -212,12 +200,6 @@ def _held(client: MlflowClient, run_id: str, names: Sequence[str]) -> dict[int, 
 def _parameters(description: RunDescription) -> dict[str, str]:
     settings = {"label": description.label, **description.settings}
     return {key: str(value)[:LONGEST_PARAMETER] for key, value in settings.items() if value != ""}
-
-
-def _param(key: str, value: str) -> Any:
-    from mlflow.entities import Param
-
-    return Param(key, value)
 
 
 def _pieces(items: list[Any], most: int) -> Iterator[list[Any]]:

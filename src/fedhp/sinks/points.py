@@ -156,7 +156,6 @@ def has_round(run: RunReader, description: RunDescription, points: RoundPoints) 
 
 
 def read_outcome(run: RunReader) -> RunOutcome:
-    """How the run ended, in numbers."""
     last = run.rounds_done
     clock = run.table("rounds", round_index=last)["clock"]
     return RunOutcome(run.summary(), last, clock[0] if clock else 0.0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedhp.sinks.base import has_mark, owned_folder, remove_mark, set_mark
-from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome
+from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome, Values
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -32,12 +32,10 @@ def place_of(description: RunDescription, path: Path | None) -> Path:
 
 
 def is_marked(description: RunDescription, place: Path, mark: str) -> bool:
-    """Whether a whole log with this mark is there."""
     return has_mark(place, mark) and any(place.glob(OWN_FILES))
 
 
 def viewing(top: Path, path: Path | None) -> str:
-    """The command that shows the logs."""
     return f"tensorboard --logdir {shlex.quote(str(path or top))}"
 
 
@@ -51,22 +49,20 @@ def open_log(description: RunDescription, place: Path, *, fresh: bool) -> Tensor
 
 
 class TensorBoardLog:
-    """An open event file."""
-
     def __init__(self, description: RunDescription, place: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._place, self._event, self._start = place, Event, time.time()
-        nanoseconds = time.time_ns()
         # Files are read in the order of their names.
-        seconds, rest = divmod(nanoseconds, 10**9)
+        seconds, rest = divmod(time.time_ns(), 10**9)
         name = OWN_FILES.replace("*", f"{seconds:010d}.{rest:09d}")
         self._file = (place / name).open("xb")
         self._writer = RecordWriter(self._file)
-        settings = {key: _hyperparameter(value) for key, value in description.settings.items()}
-        about = {"label": description.label, **settings}
+        about: dict[str, Any] = {"label": description.label}
+        for key, value in description.settings.items():
+            about[key] = value if isinstance(value, bool | str) else float(value)
         parameters = hparams_pb(about, trial_id=description.name, start_time_secs=self._start)
         try:
             self._add(0.0, 0, file_version=EVENT_FORMAT)
@@ -80,31 +76,18 @@ class TensorBoardLog:
             raise
 
     def write(self, rounds: Sequence[RoundPoints]) -> None:
-        """Add rounds."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         for points in rounds:
-            values = [
-                Summary.Value(tag=name, simple_value=value) for name, value in points.values.items()
-            ]
-            self._add(points.clock, points.round_index, summary=Summary(value=values))
+            self._add(points.clock, points.round_index, summary=_scalars(points.values))
         self._file.flush()
 
     def finish(self, outcome: RunOutcome, *, mark: str) -> None:
-        """Add the summary as text and its numbers as scalars of the last round."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [
-            Summary.Value(tag=name, simple_value=value) for name, value in outcome.numbers.items()
-        ]
         last, clock = outcome.round_index, outcome.clock
-        self._add(clock, last, summary=Summary(value=values))
+        self._add(clock, last, summary=_scalars(outcome.numbers))
         self._add(clock, last, summary=_text("summary", outcome.summary.as_json()))
         self.close(outcome.summary.status)
         set_mark(self._place, mark)
 
     def close(self, status: str) -> None:
-        """Close the file."""
         self._file.close()
 
     def _add(self, clock: float, step: int, **content: Any) -> None:
@@ -112,8 +95,10 @@ class TensorBoardLog:
         self._writer.write(event.SerializeToString())
 
 
-def _hyperparameter(value: bool | int | float | str) -> bool | float | str:
-    return value if isinstance(value, bool | str) else float(value)
+def _scalars(values: Values) -> Summary:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return Summary(value=[Summary.Value(tag=tag, simple_value=v) for tag, v in values.items()])
 
 
 def _text(tag: str, tables: Any) -> Summary:

@@ -40,7 +40,6 @@ def place_of(description: RunDescription, path: Path | None) -> Path:
 
 
 def is_marked(description: RunDescription, place: Path, mark: str) -> bool:
-    """Whether a whole log with this mark is there."""
     return has_mark(place / FOLDER, mark) and any((place / FOLDER).glob(RUNS))
 
 
@@ -66,8 +65,6 @@ def open_log(description: RunDescription, place: Path, *, fresh: bool) -> WandbL
 
 
 class WandbLog:
-    """An open offline run."""
-
     def __init__(self, description: RunDescription, place: Path, *, run_id: str) -> None:
         # Read when the library is imported: it would send reports of its own errors.
         os.environ["WANDB_ERROR_REPORTING"] = "false"
@@ -119,7 +116,6 @@ class WandbLog:
             self._run = begin(secrets.token_hex(4))
 
     def write(self, rounds: Sequence[RoundPoints]) -> None:
-        """Add rounds."""
         for points in rounds:
             self._run.log(points.values, step=points.round_index)
             self._last = points.round_index

@@ -36,18 +36,6 @@ class Availability:
 
     def at(self, round_index: int, time: float = 0.0) -> BoolArray:
         """Which workers are available in a round that starts at this virtual time, [N]."""
-        available = self._in_round(round_index)
-        if self.recorded is None:
-            return available
-        here = available & self.recorded.available_at(time)
-        if not here.any():
-            # Nobody is there: the one that comes back first is taken as there already.
-            away = np.where(available, self.recorded.seconds_away(time), np.inf)
-            soonest = int(np.argmin(away)) if np.isfinite(away).any() else int(np.argmax(available))
-            here[soonest] = True
-        return here
-
-    def _in_round(self, round_index: int) -> BoolArray:
         available = np.ones(self.workers, dtype=np.bool_)
         for absence in self.absences:
             if absence.first <= round_index <= absence.last:
@@ -59,7 +47,15 @@ class Availability:
             if not staying.any():
                 staying = available & (draws == draws[available].max())
             available = staying
-        return available
+        if self.recorded is None:
+            return available
+        here = available & self.recorded.available_at(time)
+        if not here.any():
+            # Nobody is there: the one that comes back first is taken as there already.
+            away = np.where(available, self.recorded.seconds_away(time), np.inf)
+            soonest = int(np.argmin(away)) if np.isfinite(away).any() else int(np.argmax(available))
+            here[soonest] = True
+        return here
 
 
 def build_availability(

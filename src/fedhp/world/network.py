@@ -61,7 +61,12 @@ class Bandwidth:
         return following * self._config.interval
 
     def _values(self, interval: int) -> FloatArray:
-        uniform = ndtr(self._z(interval))
+        if interval not in self._recent and interval <= self._drawn:
+            self._recent, self._drawn = {}, -1
+        while self._drawn < interval:
+            self._draw_next()
+        self._asked = [*self._asked[-1:], interval]
+        uniform = ndtr(self._recent[interval])
         low, high = self._config.low * self._unit, self._config.high * self._unit
         values: FloatArray = low + (high - low) * uniform
         if not self._per_link:
@@ -71,14 +76,6 @@ class Bandwidth:
         matrix[upper] = values
         matrix.T[upper] = values
         return matrix
-
-    def _z(self, interval: int) -> FloatArray:
-        if interval not in self._recent and interval <= self._drawn:
-            self._recent, self._drawn = {}, -1
-        while self._drawn < interval:
-            self._draw_next()
-        self._asked = [*self._asked[-1:], interval]
-        return self._recent[interval]
 
     def _draw_next(self) -> None:
         """Advance the AR(1) process by one interval."""

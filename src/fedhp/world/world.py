@@ -9,7 +9,7 @@ import numpy as np
 from fedhp.config import WorldConfig
 from fedhp.errors import ConfigError, about
 from fedhp.seeds import Purpose, generator
-from fedhp.timing import Lines, Network
+from fedhp.timing import Lines, Network, ServerLine
 from fedhp.types import BoolArray, FloatArray, IntArray
 from fedhp.world.availability import Availability, RecordedPresence, build_availability
 from fedhp.world.devices import Devices, build_devices, constant_devices
@@ -38,6 +38,7 @@ class World:
     lines: Lines | None = None  # where sending and receiving differ
     jitter: Jitter | None = None  # of single transfers; planners do not see it
     constant: FloatArray | None = None  # [N] bits per second that never change, if they do not
+    server: ServerLine | None = None
 
     def available(self, round_index: int, time: float = 0.0) -> BoolArray:
         """Which workers are available in this round, which starts at this virtual time, [N]."""
@@ -58,10 +59,13 @@ class World:
             bandwidth, lines = np.minimum(up, down), Lines(up / line, down / line)
         elif self.trace is not None and self.trace.bandwidth:
             bandwidth = self.trace.bandwidth_at(time, self.unit_bits)
-        elif self.constant is not None:
-            bandwidth = self._both_ways(self.constant)
         else:
-            bandwidth = self._both_ways(self.bandwidth.at(time))
+            bandwidth = self.bandwidth.at(time) if self.constant is None else self.constant
+            if lines is not None:  # what a transfer in both directions has of it
+                factor = lines.both
+                if bandwidth.ndim == 2:
+                    factor = np.minimum(factor[:, None], factor)
+                bandwidth = bandwidth * factor
         return Network(
             bandwidth,
             self.model_bits,
@@ -69,16 +73,6 @@ class World:
             latency=self.latency,
             lines=lines,
         )
-
-    def _both_ways(self, bandwidth: FloatArray) -> FloatArray:
-        """What a transfer in both directions has of it."""
-        if self.lines is None:
-            return bandwidth
-        factor = self.lines.both
-        if bandwidth.ndim == 2:
-            factor = np.minimum(factor[:, None], factor)
-        both: FloatArray = bandwidth * factor
-        return both
 
     def monitored(self, time: float, round_index: int) -> Network:
         """The links of this virtual time as the planner of a round sees them."""
@@ -210,6 +204,7 @@ def build_world(
                 fix="remove world.availability_trace, or the column available",
             )
         recorded = times or recorded
+    unit, server = BITS[config.bandwidth.unit], config.server
     return World(
         workers=workers,
         devices=devices,
@@ -219,7 +214,7 @@ def build_world(
         ),
         trace=trace,
         model_bits=config.model_megabits * 1e6 if config.model_megabits else model_bits,
-        unit_bits=BITS[config.bandwidth.unit],
+        unit_bits=unit,
         sharing=config.bandwidth.sharing,
         latency=config.bandwidth.latency,
         follows_trace=config.bandwidth.during_transfer == "trace",
@@ -228,4 +223,5 @@ def build_world(
         lines=build_lines(config.bandwidth, workers=workers, seed=seed),
         jitter=Jitter(config.bandwidth.jitter, seed=seed) if config.bandwidth.jitter else None,
         constant=constant,
+        server=ServerLine(unit * server.uplink, unit * server.downlink) if server else None,
     )

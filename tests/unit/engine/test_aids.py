@@ -13,7 +13,7 @@ import fedhp
 from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import parse
 from fedhp.engine.events import EventLoop
-from fedhp.engine.local import LocalExecutor
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.exchange.mailbox import INT8_SIZE, Mail
 from fedhp.record.checkpoint import read_checkpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -13,11 +14,12 @@ from fedhp import Decision, DisjointGroups, Federation, GroupAverage, Observatio
 from fedhp.algorithms.plan_checks import next_plan
 from fedhp.algorithms.traits import Traits
 from fedhp.config import parse
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import loop_of
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import BadPlan
 from fedhp.exchange import Exchange
+from fedhp.exchange.facts import from_facts, participants_in
 from fedhp.types import RoundRecord
 
 N = 7
@@ -177,9 +179,31 @@ def test_what_cannot_be_carried_out_is_refused(groups: Any, problem: str) -> Non
         ask(DisjointGroups(groups))
 
 
-def test_a_network_refuses_them_before_any_work() -> None:
-    ask(LEFT, on_network=True)
-    with pytest.raises(BadPlan, match="its plan has 2 groups"):
-        ask(BOTH, on_network=True)
-    with pytest.raises(BadPlan, match=r"rate of its GroupAverage is 0\.5"):
-        ask(tree(2, 0, rate=0.5), on_network=True)
+def test_a_history_says_all_of_them() -> None:
+    both = DisjointGroups((tree(2, 0, 4, rate=0.5), tree(1, 5, momentum=0.0, compression="int8")))
+    ask(both, on_network=True)
+    for exchange in (both, *both.groups):
+        facts = json.loads(json.dumps(exchange.to_facts()))
+        again = from_facts(facts)
+        assert again is not None
+        assert type(again) is type(exchange)
+        assert again.to_facts() == facts
+        assert participants_in(facts) == frozenset(exchange.required)
+    assert [group.rate for group in both.groups] == [0.5, 1.0]
+
+
+def test_each_worker_has_its_place_in_its_own_tree() -> None:
+    parts = BOTH.parts(N)
+    groups = [part.group for part in parts if part.group is not None]
+    assert [group.members for group in groups] == [3, 3, 3, 0, 3, 3, 3]
+    assert [group.parent for group in groups] == [2, -1, -1, -1, 2, 1, 1]
+    assert groups[1].children == (5, 6)
+    assert groups[1].group is RIGHT
+    assert groups[2].children == (0, 4)
+
+
+def test_a_round_without_the_averages_has_nobody_in_them() -> None:
+    plan = Plan(BOTH, Decision.without_links("own"), deadline=0.5)
+    alone = plan.exchange.without_group(plan)
+    assert alone.deadline == 0.5
+    assert list(alone.exchange.required) == []

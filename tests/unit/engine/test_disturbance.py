@@ -12,20 +12,19 @@ import torch
 from numpy.typing import NDArray
 
 from fedhp.algorithms.base import Observation
-from fedhp.algorithms.enough_peers import with_min_peers
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.codec import ModelCodec
-from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
+from fedhp.cluster.protocol.codec import IncomingModels, ModelCodec, OutgoingModel
 from fedhp.config import AttackConfig, ExchangeConfig, load, parse, to_tables
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
 from fedhp.engine.shard.arrivals import WHOLE, Arrivals
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.exchange import DirectedMixing, WeightedMixing
 from fedhp.learn.attack import attackers_of, poisoned
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.topk import COPY_ROUNDS
+from fedhp.rounds.planner import with_min_peers
 from fedhp.timing import Network
 from fedhp.types import Decision, Plan
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
@@ -52,7 +51,7 @@ def rows(count: int) -> list[NDArray[np.float32]]:
 def pulled(outgoing: OutgoingModel, incoming: IncomingModels) -> tuple[str, NDArray[np.float32]]:
     base, receiver = incoming.begin("sender")
     encoded = outgoing.take("reader", base)
-    for chunk in outgoing.codec.chunks(encoded, wire.Envelope(version=1)):
+    for chunk in encoded.chunks(wire.Envelope(version=1)):
         receiver.push(chunk)
     return encoded.encoding, incoming.finish("sender", receiver)
 
@@ -74,8 +73,9 @@ def test_what_arrives_has_the_bits_of_the_network(compression: str) -> None:
     )
     last = 5 + COPY_ROUNDS + 1
     for round_index, row in zip([1, 2, 3, 5, last, last + COPY_ROUNDS], rows(6), strict=True):
-        outgoing.begin_round(round_index)
-        incoming.begin_round(round_index)
+        for copies in (outgoing.copies, incoming.copies):
+            if copies is not None:
+                copies.begin_round(round_index)
         outgoing.offer(row)
         encoding, expected = pulled(outgoing, incoming)
         arrivals.begin(round_index)

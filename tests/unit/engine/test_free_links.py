@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import parse
 from fedhp.engine.events import EventLoop
-from fedhp.engine.local import LocalExecutor
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from unit.engine.runs import NORMED, prepared_of
 

@@ -16,11 +16,11 @@ from fedhp.algorithms import Traits
 from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.cluster.coordinator.process.network_checks import _check_groups, check_network
 from fedhp.config import parse
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.memory import plan_memory
 from fedhp.engine.replay.whatif import whatif
 from fedhp.engine.runs.run import loop_of
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError, RunError
 from fedhp.exchange import GroupAverage
 from fedhp.record.reader import RunReader
@@ -96,8 +96,8 @@ def test_what_is_learned_during_the_transfer_is_added_to_the_consensus() -> None
     assert isinstance(exchange, GroupAverage)
     before = engine.state()["models"].copy()
     held = engine.state()["consensus"].copy()
-    engine.train(planned.group.during_transfer, round_index=2, learning_rate=0.1)
-    engine.exchange(exchange, round_index=2)
+    engine.train(planned.first_steps, round_index=2, learning_rate=0.1)
+    exchange.carry_out(engine, round_index=2)
     shard = engine.shard
     after, mixed = shard.rows.after.numpy().copy(), shard.rows.mixed.numpy().copy()
     engine.advance()
@@ -357,7 +357,9 @@ def test_it_needs_memory_for_what_workers_keep() -> None:
         "executors": 1,
     }
     models = plan_memory(experiment, **size).models
-    assert plan_memory(experiment, group_average=True, **size).models == models // 3 * 7
+    assert (
+        plan_memory(experiment, traits=Traits(group_average=True), **size).models == models // 3 * 7
+    )
 
 
 def test_too_many_steps_are_refused() -> None:

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from fedhp.config import parse
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import loop_of, start_run
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.learn.evaluate import choose_images, class_accuracy, hold_back, score_outputs
 from fedhp.learn.task import Classification, initial_model

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import fedhp
 from fedhp.config import Experiment, load, parse, to_tables
 from fedhp.engine.executor import LocalTraining
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.memory import plan_memory
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import loop_of
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.exchange import NeighborMixing
 from fedhp.graph import mixing_weights, topology_from
@@ -195,7 +195,7 @@ def test_an_exchange_against_a_naive_reference(kind: dict[str, Any], state: str)
     for round_index in (1, 2, 3):
         rate = kind["learning_rate"]
         engine.train(steps, round_index=round_index, learning_rate=rate)
-        engine.exchange(NeighborMixing(topology, "max_degree"), round_index=round_index)
+        NeighborMixing(topology, "max_degree").carry_out(engine, round_index=round_index)
         engine.advance()
         for worker in range(4):
             local = LocalTraining(round_index, int(steps[worker]), rate)

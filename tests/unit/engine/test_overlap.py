@@ -12,10 +12,10 @@ import fedhp
 from fedhp.config import parse
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Evaluations, Pending, PendingParts, Training
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import Diverged, FedhpError, Interrupted
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.tables import merge_tables
@@ -116,8 +116,8 @@ class Failing(LocalExecutor):
         self.error, self.before = error, before
         self.last: Pending[Evaluations] | None = None
 
-    def start_tests(self, round_index: int) -> Pending[Evaluations]:
-        self.last = super().start_tests(round_index)
+    def start_tests(self, *, last: bool) -> Pending[Evaluations]:
+        self.last = super().start_tests(last=last)
         return self.last
 
     def train(
@@ -127,6 +127,7 @@ class Failing(LocalExecutor):
         round_index: int,
         learning_rate: float,
         present: BoolArray | None = None,
+        continued: bool = False,
     ) -> Training:
         results = super().train(
             local_steps, round_index=round_index, learning_rate=learning_rate, present=present

@@ -18,8 +18,8 @@ from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.pens import PENS
 from fedhp.config import parse
 from fedhp.config.origins import Origins
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError
 from fedhp.learn.params import layout_of, row_of
@@ -193,7 +193,7 @@ REFUSED = (
         own("Named"), "algorithm.name", "called 'velocity'", ({"training": {"momentum": 0.9}},)
     ),
     Refused(own("Grouped"), "algorithm.name", "does not mix models in rounds"),
-    Refused(own("Asynchronous"), "algorithm.name", "does not mix models in rounds"),
+    Refused(own("Asynchronous"), "algorithm.name", "in the middle of their turns"),
     Refused(own("Estimating"), "algorithm.name", "its plan has estimate"),
     Refused(own("Scored"), "algorithm.name", "its plan has a PeerScoring"),
     Refused(

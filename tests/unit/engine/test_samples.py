@@ -13,10 +13,10 @@ import torch
 import fedhp
 from fedhp.config import parse, to_tables
 from fedhp.engine.executor import LocalTraining
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare, shard_spec_of
 from fedhp.engine.shard.shard import Shard
 from fedhp.engine.shard.trainer import Trainer
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.learn.batches import ShuffledEpochs
 from fedhp.learn.group_state import Columns

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,13 +22,16 @@ from fedhp import (
     Reports,
     WeightedMixing,
 )
+from fedhp.algorithms.base import rule_of
 from fedhp.algorithms.plan_checks import next_plan
+from fedhp.cluster.coordinator.attempts.orders import _exchanges
 from fedhp.config import Experiment, parse
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import loop_of
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import BadPlan, RunError
 from fedhp.exchange import Exchange, Mixing
+from fedhp.exchange.facts import from_facts
 from fedhp.graph import directed_weights, mixing_matrix, topology_from
 from fedhp.rule import PushSum, Rule
 from fedhp.timing import Network
@@ -90,7 +94,7 @@ def test_each_begins_with_what_the_one_before_left() -> None:
     width = engine.prepared.layout.mixed
     after = engine.shard.rows.after[:, :width].double().numpy().copy()
     exchange = ExchangeSequence((NeighborMixing(RING, times=2), PULL))
-    exchanged = engine.exchange(exchange, round_index=1)
+    exchanged = exchange.carry_out(engine, round_index=1)
     weights, pulled = mixing_matrix(RING), directed_weights(NEXT).toarray()
     expected = pulled @ weights @ weights @ after
     np.testing.assert_allclose(engine.shard.rows.mixed[:, :width].numpy(), expected, atol=1e-6)
@@ -167,6 +171,7 @@ def ask(exchange: Any, *, on_network: bool = False, algorithm: Any = None) -> No
         next_plan(
             algorithm or Planned(),
             Nothing(),
+            rule=rule_of(algorithm or Planned()),
             observation=observation,
             reports=nothing,
             on_network=on_network,
@@ -213,14 +218,47 @@ def test_push_sum_is_mixed_once(sequence: bool) -> None:
         ask(twice, algorithm=Pushing())
 
 
-@pytest.mark.parametrize(
-    "exchange", [NeighborMixing(RING, times=2), ExchangeSequence((MIXING, PULL))]
-)
-def test_a_network_refuses_several_before_any_work(exchange: Exchange) -> None:
+SCORED = PeerScoring(NEXT, keep=1, samples=4, cost_per_candidate=0.5)
+
+
+@pytest.mark.parametrize("exchange", [ExchangeSequence((MIXING, SCORED)), replace(SCORED, times=2)])
+def test_a_network_refuses_scores_in_several_before_any_work(exchange: Exchange) -> None:
     ask(exchange)
-    ask(ExchangeSequence((MIXING,)), on_network=True)
+    ask(ExchangeSequence((SCORED,)), on_network=True)
+    ask(ExchangeSequence((NeighborMixing(RING, times=2), PULL)), on_network=True)
     with pytest.raises(BadPlan, match="2 exchanges in one round"):
         ask(exchange, on_network=True)
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        NeighborMixing(RING, times=3),
+        ExchangeSequence((MIXING, NeighborMixing(RING, "metropolis", times=2), PULL)),
+    ],
+)
+def test_facts_hold_every_part(exchange: Exchange) -> None:
+    facts = json.loads(json.dumps(exchange.to_facts()))
+    again = from_facts(facts)
+    assert again is not None
+    assert again.parts(N) == exchange.parts(N)
+    assert [1 + len(part.then) for part in exchange.parts(N)] == [exchange.in_a_row] * N
+
+
+def test_an_order_says_once_what_is_repeated() -> None:
+    sequence = ExchangeSequence((NeighborMixing(RING, times=3), PULL))
+    for worker, works in enumerate(_exchanges(sequence.parts(N))):
+        assert [work.times for work in works] == [3, 1]
+        assert list(works[0].readers) == list(works[0].peers)
+        assert list(works[1].peers) == [(worker + 1) % N]
+        assert list(works[1].readers) == [(worker - 1) % N]
+
+
+def test_what_is_connected_together_gets_no_links() -> None:
+    halves = [topology_from(N, RING.links[part::2]) for part in (0, 1)]
+    sequence = ExchangeSequence(tuple(NeighborMixing(half) for half in halves))
+    network = Network(np.full(N, 1e6), 8e6)
+    assert sequence.connected(np.ones(N, dtype=np.bool_), network, avoid=()) is sequence
 
 
 def test_the_planners_forecast_is_the_sum() -> None:

@@ -14,9 +14,9 @@ from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.config import Experiment, parse
 from fedhp.config.origins import Origins
 from fedhp.data import load_data
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore, start_run
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.exchange import WeightedMixing
 from fedhp.graph import link_weights
@@ -75,7 +75,7 @@ def test_push_sum_reaches_the_exact_mean_on_directed_links() -> None:
     nothing = np.zeros(7, dtype=np.int64)
     for round_index in range(1, 120):
         engine.train(nothing, round_index=round_index, learning_rate=0.1)
-        engine.exchange(exchange, round_index=round_index)
+        exchange.carry_out(engine, round_index=round_index)
         engine.advance()
     weight = layout.columns("push_weight")
     assert weight is not None
@@ -99,7 +99,7 @@ def test_any_row_stochastic_weights_are_a_matrix_product() -> None:
     exchange = WeightedMixing(links, weights, np.full(7, 0.4))
     engine.train(np.full(7, 2), round_index=1, learning_rate=0.1)
     after = shard.rows.after.double().numpy().copy()
-    exchanged = engine.exchange(exchange, round_index=1)
+    exchanged = exchange.carry_out(engine, round_index=1)
     matrix = link_weights(links, weights, exchange.own_weights).toarray()
     expected = matrix @ after[:, : layout.mixed]
     np.testing.assert_allclose(shard.rows.mixed[:, : layout.mixed].numpy(), expected, atol=1e-5)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.runs.run import loop_of
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.types import RoundRecord
 from unit.engine.runs import bits, prepared_of
 

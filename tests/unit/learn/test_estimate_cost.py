@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedhp.engine.local import LocalExecutor
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.learn.local import Samples, estimate
 from fedhp.learn.params import Replica, layout_of, row_of
 from fedhp.learn.stacked import DenseStack

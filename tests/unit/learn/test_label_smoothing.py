@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from fedhp.config import parse, to_tables
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.learn.local import train
 from fedhp.learn.optimizer import Optimizer

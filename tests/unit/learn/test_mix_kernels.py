@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from fedhp.learn.mix import (
 )
 from fedhp.types import IntArray
 
+S = TypeVar("S")
+T = TypeVar("T")
 CPU = torch.device("cpu")
 KERNELS = ("dense", "sparse", "ordered", "auto")
 # Widths that no block divides, and one that a block does.
@@ -139,9 +142,8 @@ def test_ordered_in_parts_gives_the_same_bits(workers: int, width: int) -> None:
 def test_blocks_in_any_order_and_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors take blocks as they come; the ordered kernel does not feel their size."""
 
-    def backwards(job: Callable[[int], None], items: Sequence[int]) -> None:
-        for item in reversed(items):
-            job(item)
+    def backwards(job: Callable[[S], T], items: Iterable[S], /) -> Iterator[T]:
+        return map(job, reversed(list(items)))
 
     after, weights = models(70, 9_001), weights_of(70, "metropolis", 0.3)
     for kernel in ("dense", "sparse", "ordered"):

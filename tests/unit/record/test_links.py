@@ -112,10 +112,10 @@ def test_a_selection_tells_the_reasons(
         workers, mesh(workers), round_index=seed, cut=share, ties=ties, directed=directed
     )
     whole = link_table(record)
-    assert len(whole) > LINKS_PER_WORKER * workers
+    assert len(whole.a) > LINKS_PER_WORKER * workers
     setter = record.decision.pace_setter
     kept = to_record(whole, workers, pace_setter=setter)
-    assert len(kept) <= 4 * workers
+    assert len(kept.a) <= 4 * workers
     assert keys(kept) <= keys(whole)
     times, planned = np.nan_to_num(whole.link_time), np.nan_to_num(whole.planned)
     found = keys(kept)

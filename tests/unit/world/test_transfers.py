@@ -15,7 +15,14 @@ from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, Training
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.replay.executor import ReplayEventExecutor
-from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.exchange import (
+    DirectedMixing,
+    Exchanged,
+    GroupAverage,
+    Mixing,
+    Scoring,
+    ServerAverage,
+)
 from fedhp.rounds.context import PlanningContext, planning_context
 from fedhp.types import BoolArray, IntArray, RoundRecord
 from fedhp.world import World
@@ -38,14 +45,12 @@ class Untrained:
         round_index: int,
         learning_rate: float,
         present: BoolArray | None = None,
+        continued: bool = False,
     ) -> Training:
         return Training(np.zeros(WORKERS), np.zeros(WORKERS))
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
         return Estimates(np.ones(WORKERS), np.ones(WORKERS), np.ones(WORKERS))
-
-    def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
-        return exchange.carry_out(self, round_index=round_index)
 
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         return self._over(mixing.links, directed=mixing.directed)
@@ -53,6 +58,9 @@ class Untrained:
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
         selected = mixing.sources[:, : scoring.keep]
         return self._over(mixing.kept_links(selected), directed=True, selected=selected)
+
+    def average_over_server(self, average: ServerAverage) -> Exchanged:
+        return self._over(average.lines, directed=True)
 
     def average_groups(self, groups: Sequence[GroupAverage]) -> None:
         pass
@@ -66,11 +74,6 @@ class Untrained:
         if selected is None:
             selected = np.empty((WORKERS, 0), dtype=np.int64)
         return Exchanged(links, directed, np.zeros(len(links)), selected)
-
-    def train_on(
-        self, local_steps: IntArray, *, round_index: int, learning_rate: float
-    ) -> Training:
-        return Training(np.zeros(WORKERS), np.zeros(WORKERS))
 
     def advance(self) -> None:
         pass

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedhp.cli.help import CommandApp
-from fedhp.cli.parameters import Json, argument, option, say, suggest, table_console
+from fedhp.cli.parameters import Json, argument, option, say, shared_option, suggest, table_console
 from fedhp.errors import FedhpError, IdentityError, install_extra
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ app = CommandApp(
 EXPIRY_WARNING_DAYS = 30
 
 Folder = Annotated[
-    Path, option("Folder of the keys and certificates.", "--folder", "--certs", metavar="FOLDER")
+    Path, shared_option("FOLDER", "Folder of the keys and certificates.", "--folder", "--certs")
 ]
-Replace = Annotated[bool, option("Replace existing files.", "--replace")]
+Replace = Annotated[bool, shared_option("", "Replace existing files.", "--replace")]
 
 
 @app.command()
 def init(
     folder: Folder = Path("certs"),
-    days: Annotated[int, option("Days until it expires.", metavar="N")] = 3650,
+    days: int = option("N", "Days until it expires.", default=3650),
     replace: Replace = False,
 ) -> None:
     """Create an authority: its key signs the certificates of all machines."""
@@ -45,32 +45,21 @@ def init(
 
 @app.command()
 def issue(
-    name: Annotated[str, argument("The machine, e.g. worker-1.", metavar="NAME")],
-    hosts: Annotated[
-        list[str] | None,
-        option("DNS name or IP address of the machine; may be repeated.", "--host", metavar="HOST"),
-    ] = None,
-    roles: Annotated[
-        list[str] | None,
-        option(
-            "coordinator, worker or operator; may be repeated. Default: worker.",
-            "--role",
-            metavar="ROLE",
-        ),
-    ] = None,
-    days: Annotated[int, option("Days until it expires.", metavar="N")] = 365,
+    name: str = argument("NAME", "The machine, e.g. worker-1.", default=...),
+    hosts: list[str] | None = option(
+        "HOST", "DNS name or IP address of the machine; may be repeated.", "--host"
+    ),
+    roles: list[str] | None = option(
+        "ROLE", "coordinator, worker or operator; may be repeated. Default: worker.", "--role"
+    ),
+    days: int = option("N", "Days until it expires.", default=365),
     folder: Folder = Path("certs"),
     replace: Replace = False,
 ) -> None:
     """Create the key and the certificate of one machine."""
     certificates, _ = _security()
     issued = certificates.issue(
-        folder,
-        name,
-        hosts=hosts or (),
-        roles=roles or ("worker",),
-        days=days,
-        replace=replace,
+        folder, name, hosts=hosts or (), roles=roles or ("worker",), days=days, replace=replace
     )
     say(f"{issued.name}: {', '.join(issued.roles)}; valid until {issued.ends:%Y-%m-%d}")
     if issued.hosts:
@@ -84,9 +73,7 @@ def issue(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, argument("A certificate, or a folder of them.", metavar="PATH")] = Path(
-        "certs"
-    ),
+    path: Path = argument("PATH", "A certificate, or a folder of them.", default=Path("certs")),
     as_json: Json = False,
 ) -> None:
     """Show each certificate, when it expires, and what is wrong with it."""
@@ -98,7 +85,23 @@ def inspect(
     if as_json:
         import json
 
-        print(json.dumps({"certificates": [_as_json(info, now) for info in infos]}))
+        rows = [
+            {
+                "name": info.name,
+                "roles": list(info.roles),
+                "hosts": list(info.hosts),
+                "authority": info.authority,
+                "from": info.starts.isoformat(),
+                "until": info.ends.isoformat(),
+                "days_left": info.days_left(now),
+                "file": str(info.file),
+                "key": info.has_key,
+                "sha256": info.fingerprint,
+                "problem": info.problem,
+            }
+            for info in infos
+        ]
+        print(json.dumps({"certificates": rows}))
     else:
         _print_table(infos, now)
     bad = [info for info in infos if info.problem]
@@ -119,22 +122,6 @@ def _security() -> Any:
             fix=install_extra("cluster"),
         ) from None
     return certificates, identity
-
-
-def _as_json(info: CertificateInfo, now: datetime) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "roles": list(info.roles),
-        "hosts": list(info.hosts),
-        "authority": info.authority,
-        "from": info.starts.isoformat(),
-        "until": info.ends.isoformat(),
-        "days_left": info.days_left(now),
-        "file": str(info.file),
-        "key": info.has_key,
-        "sha256": info.fingerprint,
-        "problem": info.problem,
-    }
 
 
 def _print_table(infos: Sequence[CertificateInfo], now: datetime) -> None:

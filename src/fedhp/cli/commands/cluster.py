@@ -29,11 +29,12 @@ from fedhp.cli.parameters import (
     option,
     redirect_user_prints,
     say,
+    shared_option,
     suggest,
     table_console,
+    wrong_option,
 )
-from fedhp.errors import ConfigError, Interrupted, RunError
-from fedhp.tables import COMMAND_LINE
+from fedhp.errors import Interrupted, RunError
 
 if TYPE_CHECKING:
     from fedhp.cluster.ops.launch import Cluster
@@ -47,60 +48,46 @@ REFRESH_SECONDS = 0.5  # between two updates of the display
 
 CoordinatorAddress = Annotated[
     str | None,
-    option(
-        "Address of a coordinator, also of a standby; several with commas.",
-        "--coordinator",
-        metavar="HOST:PORT,...",
+    shared_option(
+        "HOST:PORT,...", "Address of a coordinator, also of a standby; several with commas."
     ),
 ]
 RunFolder = Annotated[
     Path | None,
-    option(
-        "Instead of --coordinator: the folder of a run on this machine.", "--out", metavar="DIR"
-    ),
+    shared_option("DIR", "Instead of --coordinator: the folder of a run on this machine."),
 ]
 Etcd = Annotated[
     str | None,
-    option(
-        "Instead of --coordinator: ask etcd which coordinator leads.",
-        "--ha",
-        metavar="etcds://HOST:PORT,...",
+    shared_option(
+        "etcds://HOST:PORT,...", "Instead of --coordinator: ask etcd which coordinator leads."
     ),
 ]
 Run = Annotated[
     str | None,
-    option(
+    shared_option(
+        "RUN",
         "The run that is meant, or the first 8 digits of its name. Default: that of --out; "
         "otherwise a terminal asks.",
-        "--run",
-        metavar="RUN",
     ),
 ]
 OperatorCerts = Annotated[
     Path | None,
-    option(
-        "Folder of keys and certificates. Default: DIR/certs with --out, else certs.",
-        "--certs",
-        metavar="FOLDER",
+    shared_option(
+        "FOLDER", "Folder of keys and certificates. Default: DIR/certs with --out, else certs."
     ),
 ]
-OperatorName = Annotated[
-    str, option("Name of the operator, as in its certificate.", "--name", metavar="NAME")
-]
+OperatorName = Annotated[str, shared_option("NAME", "Name of the operator, as in its certificate.")]
 
 
 @app.command()
 def up(
     experiment: ExperimentFile,
     overrides: Overrides = None,
-    workers: Annotated[
-        int | None,
-        option("Number of workers. Default: that of the experiment.", metavar="N", min=1),
-    ] = None,
-    out: Annotated[Path | None, option("Folder to write to or to continue.", metavar="DIR")] = None,
+    workers: int | None = option("N", "Number of workers. Default: that of the experiment.", min=1),
+    out: Path | None = option("DIR", "Folder to write to or to continue."),
     resume: Resume = False,
     moved: Moved = False,
-    restart: Annotated[bool, option("Restart a process that died, at most once a minute.")] = True,
+    restart: bool = option("", "Restart a process that died, at most once a minute.", default=True),
     as_json: Json = False,
     log_format: LogFormat = "text",
     dash: Dash = False,
@@ -134,17 +121,10 @@ def up(
             prepare(settings)
         began = time.monotonic()
         logs = follow(folder, targets, per_worker=per_worker)
-        with (
-            logs,
-            Cluster(
-                settings,
-                folder,
-                resume=resume,
-                moved=moved,
-                restart=restart,
-                log_format=form,
-            ) as cluster,
-        ):
+        started = Cluster(
+            settings, folder, resume=resume, moved=moved, restart=restart, log_format=form
+        )
+        with logs, started as cluster:
             if not cluster.is_over():
                 cluster.check_not_stopped()
                 with Activity("starting the coordinator and the workers"):
@@ -212,7 +192,7 @@ def stop(
 
 def _add_worker_command(action: str, words: str, text: str) -> None:
     def command(
-        worker: str = argument(words, metavar="NAME"),
+        worker: str = argument("NAME", words, default=...),
         coordinator: CoordinatorAddress = None,
         out: RunFolder = None,
         ha: Etcd = None,
@@ -246,10 +226,10 @@ _add_worker_command(
 
 @app.command()
 def gather(
-    folders: Annotated[
-        list[Path], argument("The folders of all coordinators that led.", metavar="FOLDER")
-    ],
-    out: Annotated[Path, option("Folder to create for the combined run.", "--out", metavar="RUN")],
+    folders: list[Path] = argument(
+        "FOLDER", "The folders of all coordinators that led.", default=...
+    ),
+    out: Path = option("RUN", "Folder to create for the combined run.", default=...),
     as_json: Json = False,
 ) -> None:
     """Combine the records of a run that several coordinators led, one after another."""
@@ -257,14 +237,9 @@ def gather(
 
     whole = merge.gather(folders, out)
     if as_json:
+        columns = ("first", "last", "coordinator", "epoch")
         pieces = [
-            {
-                "first": piece.first,
-                "last": piece.last,
-                "coordinator": piece.coordinator,
-                "epoch": piece.epoch,
-                "folder": str(piece.folder),
-            }
+            {name: getattr(piece, name) for name in columns} | {"folder": str(piece.folder)}
             for piece in whole.pieces
         ]
         facts = {"run": whole.run, "status": whole.status, "rounds": whole.rounds}
@@ -305,11 +280,10 @@ def _ask_run(target: Target, *, patience: float) -> str:
     status = operator.leader_status(target, patience=patience)
     run = status.reply.run
     if not sys.stdin.isatty():
-        raise ConfigError(
+        raise wrong_option(
+            "--run",
             f"is needed, since an address may be that of another run by now; {status.leader} "
             f"leads run {run}",
-            key="--run",
-            source=COMMAND_LINE,
             allowed="the name of the run that is meant, or --out DIR with its record",
             fix=f"if that run is meant: --run {run}",
         )
@@ -335,19 +309,17 @@ def _target(
 
     given = [option for option in (address, out, ha) if option is not None]
     if len(given) != 1:
-        raise ConfigError(
+        raise wrong_option(
+            "--coordinator, --out, --ha",
             "only one of them is allowed" if given else "one of them is needed",
-            key="--coordinator, --out, --ha",
-            source=COMMAND_LINE,
             allowed="--coordinator HOST:PORT, --out DIR of a run on this machine, or "
             "--ha etcds://HOST:PORT of its coordinators",
             fix="for example: fedhp cluster status --out runs/NAME-1",
         )
     if run is not None and not re.fullmatch("[0-9a-f]{8,32}", run):
-        raise ConfigError(
+        raise wrong_option(
+            "--run",
             f"{run!r} does not name a run",
-            key="--run",
-            source=COMMAND_LINE,
             allowed="the 32 hexadecimal digits of a run, or at least the first 8 of them",
             fix="`fedhp cluster status --json` names the run",
         )

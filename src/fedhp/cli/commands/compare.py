@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from fedhp.cli.commands.dash import Dash, DashPort, live_page, suggest_dash
-from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
+from fedhp.cli.logs import Log, PerWorker, end_of_runs, follow, parse_log
 from fedhp.cli.parameters import (
     ExperimentFile,
     Jobs,
@@ -27,24 +27,19 @@ from fedhp.cli.parameters import (
     table_console,
     trust_modules,
 )
-from fedhp.errors import combine_errors
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.campaign import Cell
-    from fedhp.record.reader import RunSummary
 
 
 def compare(
     experiment: ExperimentFile,
     overrides: Overrides = None,
-    algorithms: Annotated[
-        str | None,
-        option(
-            "Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
-            "Default: compare.algorithms in the file.",
-            metavar="LIST",
-        ),
-    ] = None,
+    algorithms: str | None = option(
+        "LIST",
+        "Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
+        "Default: compare.algorithms in the file.",
+    ),
     seeds: Seeds = None,
     out: Out = None,
     resume: Resume = False,
@@ -52,16 +47,12 @@ def compare(
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
-    labels: Annotated[
-        list[str] | None,
-        option(
-            "A name for tables and figures, such as 'adpsgd:steps=100=tuned AD-PSGD'; "
-            "may be repeated.",
-            "--label",
-            metavar="ALGORITHM=NAME",
-        ),
-    ] = None,
-    figures: Annotated[bool, option("Save figures.")] = True,
+    labels: list[str] | None = option(
+        "ALGORITHM=NAME",
+        "A name for tables and figures, such as 'adpsgd:steps=100=tuned AD-PSGD'; may be repeated.",
+        "--label",
+    ),
+    figures: bool = option("", "Save figures.", default=True),
     dash: Dash = False,
     dash_port: DashPort = None,
     log: Log = None,
@@ -100,18 +91,10 @@ def compare(
         check_cells(cells, resume=resume)
     logs = follow(folder, targets, per_worker=per_worker)
     with live_page(dash, folder, port=dash_port), StopRequest() as stop, logs:
-        errors = run_with_progress(
-            cells,
-            jobs=jobs,
-            ray=ray,
-            stop=stop,
-            short_labels=names_for(cell_labels, names),
-        )
+        short = names_for(cell_labels, names)
+        errors = run_with_progress(cells, jobs=jobs, ray=ray, stop=stop, short_labels=short)
     _finish(cells, folder, names=names, as_json=as_json, figures=figures)
-    if not as_json:
-        suggest_viewing(folder, logs.working)
-    if errors:
-        raise combine_errors(errors)
+    end_of_runs(logs, errors, as_json=as_json)
 
 
 def _finish(
@@ -120,21 +103,18 @@ def _finish(
     from fedhp.console import Activity
     from fedhp.engine.runs.run import is_run, run_storage_errors
     from fedhp.files import write_file
-    from fedhp.record.reader import RunReader
     from fedhp.record.statistics import summarize_runs
     from fedhp.report.differences import runs_difference_words
     from fedhp.report.formatting import count
+    from fedhp.report.groups import read_summaries
     from fedhp.report.labels import COMPARISON_FILE
     from fedhp.report.latex import comparison_latex
     from fedhp.report.limit import find_limit
     from fedhp.report.paired import compare_all
     from fedhp.report.tables import comparison_markdown, comparison_table, paired_lines
 
-    summaries: list[RunSummary] = []
     folders = [cell.folder for cell in cells if is_run(cell.folder)]
-    for run_folder in folders:
-        with RunReader(run_folder) as reader:
-            summaries.append(reader.summary())
+    summaries = read_summaries(folders)
     result = {
         "runs": [summary.as_json() for summary in summaries],
         "summary": summarize_runs(summaries),

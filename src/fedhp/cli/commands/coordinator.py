@@ -8,66 +8,64 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedhp.cli.commands.dash import Dash, DashPort, live_page
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
-from fedhp.cli.parameters import ExperimentFile, Overrides, choose_folder, option, say, suggest
-from fedhp.errors import ConfigError, service_exit_codes
-from fedhp.tables import COMMAND_LINE
+from fedhp.cli.parameters import (
+    ExperimentFile,
+    Overrides,
+    choose_folder,
+    option,
+    say,
+    shared_option,
+    suggest,
+    wrong_option,
+)
+from fedhp.errors import service_exit_codes
 
 if TYPE_CHECKING:
     from fedhp.cluster.ops.logs import Format
     from fedhp.types import RoundRecord
 
-Certs = Annotated[Path, option("Folder of keys and certificates.", "--certs", metavar="FOLDER")]
+Certs = Annotated[Path, shared_option("FOLDER", "Folder of keys and certificates.")]
 InsecureEtcd = Annotated[
-    bool, option("Accept an etcd without TLS (etcd://). Not safe.", "--insecure-etcd")
+    bool, shared_option("", "Accept an etcd without TLS (etcd://). Not safe.", "--insecure-etcd")
 ]
-Resume = Annotated[bool, option("Continue a run that `fedhp cluster stop` ended.", "--resume")]
+Resume = Annotated[
+    bool, shared_option("", "Continue a run that `fedhp cluster stop` ended.", "--resume")
+]
 Moved = Annotated[
     bool,
-    option(
-        "Continue a run folder that was moved or restored here; its original is gone.", "--moved"
+    shared_option(
+        "",
+        "Continue a run folder that was moved or restored here; its original is gone.",
+        "--moved",
     ),
 ]
 Metrics = Annotated[
-    str | None,
-    option("Serve /metrics and /healthz, e.g. 127.0.0.1:9100.", "--metrics", metavar="HOST:PORT"),
+    str | None, shared_option("HOST:PORT", "Serve /metrics and /healthz, e.g. 127.0.0.1:9100.")
 ]
-LogFormat = Annotated[str, option("Format of the log lines.", "--log-format", metavar="text|json")]
+LogFormat = Annotated[str, shared_option("text|json", "Format of the log lines.")]
 
 
 def coordinator(
     experiment: ExperimentFile,
-    listen: Annotated[str, option("Address to listen on; 0.0.0.0 is all.", metavar="HOST:PORT")],
+    listen: str = option("HOST:PORT", "Address to listen on; 0.0.0.0 is all.", default=...),
     overrides: Overrides = None,
-    name: Annotated[
-        str, option("Name of this machine in its certificate.", metavar="NAME")
-    ] = "coordinator",
+    name: str = option("NAME", "Name of this machine in its certificate.", default="coordinator"),
     certs: Certs = Path("certs"),
-    out: Annotated[Path | None, option("Folder to write to or to continue.", metavar="DIR")] = None,
-    allow: Annotated[
-        Path | None,
-        option(
-            "File with the names of the machines that may connect. Default: all that have a "
-            "certificate.",
-            metavar="FILE",
-        ),
-    ] = None,
-    advertise: Annotated[
-        str | None, option("Address that others connect to, if not --listen.", metavar="HOST:PORT")
-    ] = None,
-    min_workers: Annotated[
-        int | None,
-        option("Pause while there are fewer workers (cluster.min_workers).", metavar="N", min=1),
-    ] = None,
-    max_workers: Annotated[
-        int | None, option("Maximum number of workers (workers).", metavar="N", min=1)
-    ] = None,
-    ha: Annotated[
-        str | None,
-        option(
-            "Run several coordinators, one of which leads, with their state in etcd.",
-            metavar="etcds://HOST:PORT,...",
-        ),
-    ] = None,
+    out: Path | None = option("DIR", "Folder to write to or to continue."),
+    allow: Path | None = option(
+        "FILE",
+        "File with the names of the machines that may connect. Default: all that have a "
+        "certificate.",
+    ),
+    advertise: str | None = option("HOST:PORT", "Address that others connect to, if not --listen."),
+    min_workers: int | None = option(
+        "N", "Pause while there are fewer workers (cluster.min_workers).", min=1
+    ),
+    max_workers: int | None = option("N", "Maximum number of workers (workers).", min=1),
+    ha: str | None = option(
+        "etcds://HOST:PORT,...",
+        "Run several coordinators, one of which leads, with their state in etcd.",
+    ),
     insecure_etcd: InsecureEtcd = False,
     resume: Resume = False,
     moved: Moved = False,
@@ -150,16 +148,14 @@ def coordinator(
 
 
 def check_log_format(word: str) -> Format:
-    """The format that the option names."""
     from fedhp.cluster.ops.logs import FORMATS
 
     for form in FORMATS:
         if form == word:
             return form
-    raise ConfigError(
+    raise wrong_option(
+        "--log-format",
         f"unknown log format {word!r}",
-        key="--log-format",
-        source=COMMAND_LINE,
         allowed=", ".join(FORMATS),
         fix="use --log-format json for programs that read the log",
     )

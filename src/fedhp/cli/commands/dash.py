@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedhp.cli.parameters import argument, option, say, suggest
-from fedhp.errors import ConfigError, RunError
-from fedhp.tables import COMMAND_LINE
+from fedhp.cli.parameters import argument, flag, option, say, shared_option, suggest, wrong_option
+from fedhp.errors import RunError
 
 if TYPE_CHECKING:
     from fedhp.dash.security import Access
@@ -20,13 +19,14 @@ if TYPE_CHECKING:
 HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 HIGHEST_PORT = 65_535
 
-Dash = Annotated[bool, option("Show the run on a page in the browser while it runs.", "--dash")]
+Dash = Annotated[
+    bool, shared_option("", "Show the run on a page in the browser while it runs.", "--dash")
+]
 DashPort = Annotated[
     int | None,
-    option(
+    shared_option(
+        "N",
         "Port of that page; 0 is any free one. Default: a free one from 8420 on.",
-        "--dash-port",
-        metavar="N",
         min=0,
         max=HIGHEST_PORT,
     ),
@@ -34,55 +34,32 @@ DashPort = Annotated[
 
 
 def dash(
-    folder: Annotated[
-        Path, argument("A folder with runs, or a run.", metavar="RUNS_FOLDER")
-    ] = Path("runs"),
-    port: Annotated[
-        int | None,
-        option(
-            "Port to listen on; 0 is any free one. Default: a free one from 8420 on.",
-            metavar="N",
-            min=0,
-            max=HIGHEST_PORT,
-        ),
-    ] = None,
-    open_page: Annotated[bool, option("Open the page in a browser.", "--open")] = False,
-    host: Annotated[
-        str,
-        option(
-            "Address to listen on. Others than this machine's own need --cert, --key and "
-            "--token-file.",
-            metavar="HOST",
-        ),
-    ] = "127.0.0.1",
-    allow_host: Annotated[
-        list[str] | None,
-        option(
-            "A name under which browsers reach the server; may be repeated.",
-            "--allow-host",
-            metavar="NAME",
-        ),
-    ] = None,
-    cert: Annotated[Path | None, option("Certificate for TLS, PEM.", metavar="FILE")] = None,
-    key: Annotated[Path | None, option("Its key, PEM.", metavar="FILE")] = None,
-    token_file: Annotated[
-        Path | None,
-        option("File with the token for commands and logins.", "--token-file", metavar="FILE"),
-    ] = None,
-    require_token: Annotated[
-        bool, option("Reading needs the token as well.", "--require-token")
-    ] = False,
-    certs: Annotated[
-        Path | None,
-        option(
-            "Keys and certificates of an operator, to stop and drain cluster runs.",
-            "--certs",
-            metavar="FOLDER",
-        ),
-    ] = None,
-    name: Annotated[
-        str, option("Name of the operator, as in its certificate.", metavar="NAME")
-    ] = "operator",
+    folder: Path = argument("RUNS_FOLDER", "A folder with runs, or a run.", default=Path("runs")),
+    port: int | None = option(
+        "N",
+        "Port to listen on; 0 is any free one. Default: a free one from 8420 on.",
+        min=0,
+        max=HIGHEST_PORT,
+    ),
+    open_page: bool = flag("Open the page in a browser.", "--open"),
+    host: str = option(
+        "HOST",
+        "Address to listen on. Others than this machine's own need --cert, --key and --token-file.",
+        default="127.0.0.1",
+    ),
+    allow_host: list[str] | None = option(
+        "NAME", "A name under which browsers reach the server; may be repeated."
+    ),
+    cert: Path | None = option("FILE", "Certificate for TLS, PEM."),
+    key: Path | None = option("FILE", "Its key, PEM."),
+    token_file: Path | None = option("FILE", "File with the token for commands and logins."),
+    require_token: bool = option(
+        "", "Reading needs the token as well.", "--require-token", default=False
+    ),
+    certs: Path | None = option(
+        "FOLDER", "Keys and certificates of an operator, to stop and drain cluster runs."
+    ),
+    name: str = option("NAME", "Name of the operator, as in its certificate.", default="operator"),
 ) -> None:
     """Show running and finished runs on a page in the browser."""
     if not folder.is_dir():
@@ -133,10 +110,9 @@ def live_page(
     """While a command runs, its page if --dash is given; it ends with the command."""
     if not wanted:
         if port is not None:
-            raise ConfigError(
+            raise wrong_option(
+                "--dash-port",
                 "it is only used together with --dash",
-                key="--dash-port",
-                source=COMMAND_LINE,
                 allowed="--dash --dash-port N",
                 fix="add --dash",
             )
@@ -152,7 +128,6 @@ def live_page(
 
 
 def suggest_dash(folder: Path) -> None:
-    """Say how to look at runs on the page."""
     suggest("look at them in a browser:", [f"fedhp dash {shlex.quote(str(folder))} --open"])
 
 
@@ -163,10 +138,9 @@ def _tls(cert: Path | None, key: Path | None) -> DashCertificate | None:
         return None
     if cert is None or key is None:
         missing = "--cert" if cert is None else "--key"
-        raise ConfigError(
+        raise wrong_option(
+            missing,
             "a certificate and its key are needed together",
-            key=missing,
-            source=COMMAND_LINE,
             allowed="--cert FILE --key FILE",
             fix=f"add {missing} FILE",
         )
@@ -189,19 +163,17 @@ def _access(
 
     local = is_loopback(host)
     if not local and (not tls or token_file is None):
-        raise ConfigError(
+        raise wrong_option(
+            "--host",
             f"other machines can reach {host}, but TLS or the token is missing",
-            key="--host",
-            source=COMMAND_LINE,
             allowed="--host with --cert, --key and --token-file; without them 127.0.0.1",
             fix="add these options, or leave --host out and use: ssh -L 8420:localhost:8420 ...",
         )
     for name in names:
         if host_name(name) != name.lower() or not re.fullmatch(HOST_NAME, name):
-            raise ConfigError(
+            raise wrong_option(
+                "--allow-host",
                 f"{name!r} is not the name of a host",
-                key="--allow-host",
-                source=COMMAND_LINE,
                 allowed="a host name without a port, such as dash.example.org",
                 fix="write only the name",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from fedhp.cli.help import CommandApp
 from fedhp.cli.parameters import Json, argument, option, redirect_user_prints, say, table_console
@@ -27,13 +27,9 @@ _MOST_LISTED = 6  # classes that are listed
 
 @app.command()
 def fetch(
-    name: Annotated[str, argument("mnist, emnist, cifar10 or tiny_imagenet.", metavar="NAME")],
-    to: Annotated[
-        Path | None, option("Target folder. Default: the cache folder.", metavar="DIR")
-    ] = None,
-    mirror: Annotated[
-        str | None, option("A mirror that has the same files.", "--from", metavar="URL")
-    ] = None,
+    name: str = argument("NAME", "mnist, emnist, cifar10 or tiny_imagenet.", default=...),
+    to: Path | None = option("DIR", "Target folder. Default: the cache folder."),
+    mirror: str | None = option("URL", "A mirror that has the same files.", "--from"),
 ) -> None:
     """Download the official files of a data set, verify and unpack them."""
     from fedhp.data.fetch import fetch as fetch_data
@@ -82,9 +78,7 @@ def _download_display(name: str) -> Iterator[Callable[[str, int, int | None], No
 
 
 @app.command()
-def check(
-    path: Annotated[Path, argument("A file or folder.", metavar="PATH")],
-) -> None:
+def check(path: Path = argument("PATH", "A file or folder.", default=...)) -> None:
     """Show what data a file or folder holds and how to use it."""
     from rich.console import Console
 
@@ -105,19 +99,13 @@ def check(
 
 @app.command()
 def split(
-    experiment: Annotated[
-        str | None,
-        argument("The experiment file. Default: the default settings.", metavar="EXPERIMENT.toml"),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        argument(
-            "Settings that override those in the file, such as data.skew=0.8.", metavar="key=value"
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None, option("Also save a plot to this file (.png, .pdf or .svg).", metavar="FILE")
-    ] = None,
+    experiment: str | None = argument(
+        "EXPERIMENT.toml", "The experiment file. Default: the default settings."
+    ),
+    overrides: list[str] | None = argument(
+        "key=value", "Settings that override those in the file, such as data.skew=0.8."
+    ),
+    plot: Path | None = option("FILE", "Also save a plot to this file (.png, .pdf or .svg)."),
     as_json: Json = False,
 ) -> None:
     """Show how many samples of each class each worker gets."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -13,42 +12,27 @@ STYLES = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 
 def doctor(
-    coordinator: Annotated[
-        str | None, option("Check whether this coordinator answers.", metavar="HOST:PORT")
-    ] = None,
-    certs: Annotated[
-        Path | None, option("Folder of keys and certificates. Default: certs.", metavar="FOLDER")
-    ] = None,
-    name: Annotated[
-        str | None, option("Name of this machine in its certificate.", metavar="NAME")
-    ] = None,
-    data: Annotated[
-        str | None,
-        option("Check whether this data can be read.", metavar="FILE.npz | EXPERIMENT.toml | NAME"),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        option(
-            "Check whether this port is free and, with --coordinator, whether the other "
-            "workers can reach it.",
-            metavar="HOST:PORT",
-        ),
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        option("Address that other workers connect to, if not --listen.", metavar="HOST:PORT"),
-    ] = None,
-    ha: Annotated[
-        str | None, option("Check whether etcd answers.", metavar="etcds://HOST:PORT,...")
-    ] = None,
-    out: Annotated[
-        Path,
-        option(
-            "Check the disk of this folder. Default: the current folder.",
-            metavar="DIR",
-            show_default=False,
-        ),
-    ] = Path(),
+    coordinator: str | None = option("HOST:PORT", "Check whether this coordinator answers."),
+    certs: Path | None = option("FOLDER", "Folder of keys and certificates. Default: certs."),
+    name: str | None = option("NAME", "Name of this machine in its certificate."),
+    data: str | None = option(
+        "FILE.npz | EXPERIMENT.toml | NAME", "Check whether this data can be read."
+    ),
+    listen: str | None = option(
+        "HOST:PORT",
+        "Check whether this port is free and, with --coordinator, whether the other "
+        "workers can reach it.",
+    ),
+    advertise: str | None = option(
+        "HOST:PORT", "Address that other workers connect to, if not --listen."
+    ),
+    ha: str | None = option("etcds://HOST:PORT,...", "Check whether etcd answers."),
+    out: Path = option(
+        "DIR",
+        "Check the disk of this folder. Default: the current folder.",
+        default=Path(),
+        show_default=False,
+    ),
     as_json: Json = False,
 ) -> None:
     """Check this machine: clock, ports, certificates, versions, data, memory and disk.
@@ -90,15 +74,8 @@ def doctor(
                 console.print(fix, markup=False, soft_wrap=True)
     ready = all(check.verdict != "wrong" for check in checks)
     if as_json:
-        rows = [
-            {
-                "check": check.name,
-                "verdict": check.verdict,
-                "message": check.message,
-                "fix": check.fix,
-            }
-            for check in checks
-        ]
+        names = {"check": "name", "verdict": "verdict", "message": "message", "fix": "fix"}
+        rows = [{key: getattr(check, name) for key, name in names.items()} for check in checks]
         print(json.dumps({"ready": ready, "checks": rows}))
     if not ready:
         raise typer.Exit(1)

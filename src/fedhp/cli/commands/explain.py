@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from fedhp.cli.parameters import argument, option
 
 
 def explain(
-    run: Annotated[Path, argument("A run folder.", metavar="RUN")],
-    round_index: Annotated[
-        int | None, option("The round. Default: the last.", "--round", metavar="N")
-    ] = None,
+    run: Path = argument("RUN", "A run folder.", default=...),
+    round_index: int | None = option("N", "The round. Default: the last.", "--round"),
 ) -> None:
     """Explain what was decided in a round, and why."""
     from rich.console import Console

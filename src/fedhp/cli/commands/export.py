@@ -4,67 +4,46 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
 
 from fedhp.cli.logs import parse_log, suggest_viewing
-from fedhp.cli.parameters import TrustedModules, argument, option, say, trust_modules
+from fedhp.cli.parameters import TrustedModules, argument, flag, option, say, trust_modules
 from fedhp.errors import combine_errors
 
 
 def export(
-    run: Annotated[
-        Path,
-        argument(
-            "A run folder; with --latex or --to also a folder that contains runs.", metavar="RUN"
-        ),
-    ],
-    table: Annotated[
-        str | None,
-        option(
-            "Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
-            "worker_evaluations, final_evaluations, final_worker_evaluations, "
-            "participation, test_metrics, worker_test_metrics, class_test_metrics, "
-            "own_test_metrics, phases or wall.",
-            metavar="NAME",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        option(
-            "With --table, the file to write: CSV or Parquet, by its ending. Default: CSV on "
-            "standard output. Without --table, the folder for all tables. Default: RUN/tables.",
-            metavar="PATH",
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        option(
-            "Write the run's bandwidths and step times, for world.trace; of a network, as "
-            "measured, with availability.",
-            metavar="FILE",
-        ),
-    ] = None,
-    latex: Annotated[
-        Path | None,
-        option("Write the comparison of the runs in the folder as LaTeX tables.", metavar="FILE"),
-    ] = None,
-    models: Annotated[
-        Path | None,
-        option("Write every worker's model and their mean as safetensors files.", metavar="FOLDER"),
-    ] = None,
+    run: Path = argument(
+        "RUN", "A run folder; with --latex or --to also a folder that contains runs.", default=...
+    ),
+    table: str | None = option(
+        "NAME",
+        "Export only this table: rounds, workers, links, verdicts, facts, evaluations, "
+        "worker_evaluations, final_evaluations, final_worker_evaluations, "
+        "participation, test_metrics, worker_test_metrics, class_test_metrics, "
+        "own_test_metrics, phases or wall.",
+    ),
+    out: Path | None = option(
+        "PATH",
+        "With --table, the file to write: CSV or Parquet, by its ending. Default: CSV on "
+        "standard output. Without --table, the folder for all tables. Default: RUN/tables.",
+    ),
+    trace: Path | None = option(
+        "FILE",
+        "Write the run's bandwidths and step times, for world.trace; of a network, as "
+        "measured, with availability.",
+    ),
+    latex: Path | None = option(
+        "FILE", "Write the comparison of the runs in the folder as LaTeX tables."
+    ),
+    models: Path | None = option(
+        "FOLDER", "Write every worker's model and their mean as safetensors files."
+    ),
     trust: TrustedModules = None,
-    to: Annotated[
-        list[str] | None,
-        option(
-            "Write the log for tensorboard, mlflow or wandb (offline), in local files. May be "
-            "repeated.",
-            "--to",
-            metavar="SINK[:PATH]",
-        ),
-    ] = None,
-    per_worker: Annotated[
-        bool, option("With --to: log every worker's numbers too.", "--per-worker")
-    ] = False,
+    to: list[str] | None = option(
+        "SINK[:PATH]",
+        "Write the log for tensorboard, mlflow or wandb (offline), in local files. May be "
+        "repeated.",
+    ),
+    per_worker: bool = flag("With --to: log every worker's numbers too.", "--per-worker"),
 ) -> None:
     """Write a run's tables, a comparison as LaTeX, its world as a trace, its models, or a log."""
     targets = parse_log(to, per_worker=per_worker, option="--to")

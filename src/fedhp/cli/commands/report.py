@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 from fedhp.cli.parameters import Json, argument, option, say
 
 
 def report(
-    runs: Annotated[
-        list[Path], argument("Run folders, or folders that contain runs.", metavar="RUN")
-    ],
-    out: Annotated[
-        Path | None,
-        option(
-            "Folder to write to. Default: report/, in the given folder, or in the folder "
-            "that contains all of them.",
-            metavar="DIR",
-        ),
-    ] = None,
+    runs: list[Path] = argument("RUN", "Run folders, or folders that contain runs.", default=...),
+    out: Path | None = option(
+        "DIR",
+        "Folder to write to. Default: report/, in the given folder, or in the folder "
+        "that contains all of them.",
+    ),
     as_json: Json = False,
 ) -> None:
     """Write an HTML page about one or more runs, and its figures and numbers as files."""

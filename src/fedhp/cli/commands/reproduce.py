@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from fedhp.cli.commands.dash import Dash, DashPort, live_page, suggest_dash
-from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
+from fedhp.cli.logs import Log, PerWorker, end_of_runs, follow, parse_log
 from fedhp.cli.parameters import (
     Jobs,
     Json,
@@ -17,7 +17,6 @@ from fedhp.cli.parameters import (
     say,
     table_console,
 )
-from fedhp.errors import combine_errors
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.suite import Suite
@@ -26,40 +25,22 @@ WHAT = "fig1 ... fig7 | tables | all"
 
 
 def reproduce(
-    what: Annotated[
-        list[str] | None, argument("Figures to reproduce. Default: all.", metavar=WHAT)
-    ] = None,
-    profile: Annotated[
-        str,
-        option(
-            "quick (an hour on 2 cores), standard (5 hours) or paper (needs GPUs).", metavar="NAME"
-        ),
-    ] = "quick",
-    out: Annotated[
-        Path | None,
-        option(
-            "Folder to write to or to continue. Default: runs/reproduce-PROFILE.",
-            "--out",
-            metavar="DIR",
-        ),
-    ] = None,
-    changes: Annotated[
-        list[str] | None, option("Change a setting in every run.", "--set", metavar="key=value")
-    ] = None,
-    files: Annotated[
-        Path | None,
-        option(
-            "Folder with figN.toml and sets/. Default: the paper's own files.",
-            "--files",
-            metavar="DIR",
-        ),
-    ] = None,
-    sets: Annotated[
-        str | None,
-        option(
-            "Only these data sets: emnist, mnist, cifar10, image100. Default: all.", metavar="NAMES"
-        ),
-    ] = None,
+    what: list[str] | None = argument(WHAT, "Figures to reproduce. Default: all."),
+    profile: str = option(
+        "NAME",
+        "quick (an hour on 2 cores), standard (5 hours) or paper (needs GPUs).",
+        default="quick",
+    ),
+    out: Path | None = option(
+        "DIR", "Folder to write to or to continue. Default: runs/reproduce-PROFILE."
+    ),
+    changes: list[str] | None = option("key=value", "Change a setting in every run.", "--set"),
+    files: Path | None = option(
+        "DIR", "Folder with figN.toml and sets/. Default: the paper's own files."
+    ),
+    sets: str | None = option(
+        "NAMES", "Only these data sets: emnist, mnist, cifar10, image100. Default: all."
+    ),
     jobs: Jobs = None,
     as_json: Json = False,
     dash: Dash = False,
@@ -78,12 +59,7 @@ def reproduce(
     with redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
         from fedhp.console.campaign import run_with_progress
-        from fedhp.engine.runs.suite import (
-            check_suite,
-            choose_figures,
-            profile_folder,
-            read_suite,
-        )
+        from fedhp.engine.runs.suite import check_suite, choose_figures, profile_folder, read_suite
         from fedhp.report.figures.paper import read_figure_texts
         from fedhp.report.formatting import short_names
         from fedhp.report.pages.reproduction import save_reproduction
@@ -122,13 +98,10 @@ def reproduce(
         say(f"report: {result.page}")
         say(f"figures, numbers and verdicts: {folder}")
         suggest_dash(folder)
-        suggest_viewing(folder, logs.working)
-    if errors:
-        raise combine_errors(errors)
+    end_of_runs(logs, errors, as_json=as_json)
 
 
 def _announce(suite: Suite) -> None:
-    """Print what will be run, on standard error."""
     from fedhp.engine.runs.suite import finished_cells
     from fedhp.report.formatting import count
 

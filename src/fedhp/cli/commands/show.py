@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 from fedhp.cli.parameters import Json, argument, option, table_console
 
 
 def show(
-    run: Annotated[Path, argument("A run folder, or a folder that contains runs.", metavar="RUN")],
-    round_index: Annotated[
-        int | None, option("Show what every worker did in this round.", "--round", metavar="N")
-    ] = None,
-    figures: Annotated[
-        Path | None, option("Also save figures in this folder.", metavar="DIR")
-    ] = None,
+    run: Path = argument("RUN", "A run folder, or a folder that contains runs.", default=...),
+    round_index: int | None = option("N", "Show what every worker did in this round.", "--round"),
+    figures: Path | None = option("DIR", "Also save figures in this folder."),
     as_json: Json = False,
 ) -> None:
     """Show a run's settings and results, or compare all runs in a folder."""
@@ -34,15 +28,13 @@ def show(
         print_parts(console, show_parts(run, round_index))
     if figures is not None:
         with Activity("drawing the figures"):
-            paths = _draw(find_runs(run), figures)
+            from fedhp.report.figures.comparison import save_comparison_figures
+            from fedhp.report.figures.run import save_run_figures
+
+            first, *others = folders = find_runs(run)
+            if others:
+                paths = save_comparison_figures(folders, figures)
+            else:
+                paths = save_run_figures(first, figures)
         if not as_json:
             print_parts(console, [f"figures: {figures} ({count(len(paths), 'file')})"])
-
-
-def _draw(folders: Sequence[Path], out: Path) -> list[Path]:
-    from fedhp.report.figures.comparison import save_comparison_figures
-    from fedhp.report.figures.run import save_run_figures
-
-    if len(folders) > 1:
-        return save_comparison_figures(folders, out)
-    return save_run_figures(folders[0], out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 from fedhp.cli.commands.compare import compare
 from fedhp.cli.parameters import Jobs, Json, Out, Overrides, Resume, argument, say, suggest
@@ -24,12 +24,11 @@ def demo(
     """
     from fedhp.starter import DEMO
 
-    compare(DEMO, overrides, out=out, resume=resume, as_json=as_json, jobs=jobs)
+    chosen: Any = {"algorithms": None, "labels": None, "figures": True}
+    compare(DEMO, overrides, out=out, resume=resume, as_json=as_json, jobs=jobs, **chosen)
 
 
-def init(
-    folder: Annotated[Path, argument("The folder to create.", metavar="FOLDER")],
-) -> None:
+def init(folder: Path = argument("FOLDER", "The folder to create.", default=...)) -> None:
     """Create a folder with an experiment, a model and an algorithm to start from."""
     from fedhp.files import make_folder, write_file
     from fedhp.starter import COPIED, starter_file

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
+from fedhp.cli.logs import Log, PerWorker, end_of_runs, follow, parse_log
 from fedhp.cli.parameters import (
     ExperimentFile,
     Jobs,
@@ -25,7 +25,6 @@ from fedhp.cli.parameters import (
     table_console,
     trust_modules,
 )
-from fedhp.errors import combine_errors
 
 if TYPE_CHECKING:
     from fedhp.report.sweep import SweepResult
@@ -33,14 +32,12 @@ if TYPE_CHECKING:
 
 def sweep(
     experiment: ExperimentFile,
-    settings: Annotated[
-        list[str],
-        argument(
-            "Settings and their values, separated by commas. A setting with a single value "
-            "is the same in every run.",
-            metavar="key=a,b,c",
-        ),
-    ],
+    settings: list[str] = argument(
+        "key=a,b,c",
+        "Settings and their values, separated by commas. A setting with a single value "
+        "is the same in every run.",
+        default=...,
+    ),
     seeds: Seeds = None,
     out: Out = None,
     resume: Resume = False,
@@ -48,7 +45,7 @@ def sweep(
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
-    figures: Annotated[bool, option("Save the figure.")] = True,
+    figures: bool = option("", "Save the figure.", default=True),
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
@@ -89,10 +86,7 @@ def sweep(
             short_labels=short_names([cell.label for cell in plan.cells]),
         )
     _finish(read_sweep(plan), folder, as_json=as_json, figures=figures)
-    if not as_json:
-        suggest_viewing(folder, logs.working)
-    if errors:
-        raise combine_errors(errors)
+    end_of_runs(logs, errors, as_json=as_json)
 
 
 def _finish(result: SweepResult, folder: Path, *, as_json: bool, figures: bool) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
+from fedhp.cli.logs import Log, PerWorker, end_of_runs, follow, parse_log
 from fedhp.cli.parameters import (
     ExperimentFile,
     Jobs,
@@ -26,7 +26,6 @@ from fedhp.cli.parameters import (
     table_console,
     trust_modules,
 )
-from fedhp.errors import combine_errors
 
 if TYPE_CHECKING:
     from fedhp.report.tune import TuneResult
@@ -35,33 +34,27 @@ if TYPE_CHECKING:
 def tune(
     experiment: ExperimentFile,
     overrides: Overrides = None,
-    algorithms: Annotated[
-        str | None,
-        option(
-            "Algorithms, separated by commas. Settings that are given are fixed, "
-            "such as adpsgd:overlap=true, or have a range, such as adpsgd:steps=5..50. "
-            "Default: compare.algorithms in the file.",
-            metavar="LIST",
-        ),
-    ] = None,
-    budget: Annotated[int, option("Trials for each of the algorithms.", metavar="N")] = 20,
-    target: Annotated[
-        float | None,
-        option(
-            "The accuracy that is to be reached soon, such as 0.9. "
-            "Default: the highest of evaluation.targets in the file.",
-            metavar="SHARE",
-        ),
-    ] = None,
-    tuning_seeds: Annotated[str, option("The seeds of every trial.", metavar="LIST")] = "0-2",
-    seeds: Annotated[str, option("The held-out seeds of the comparison.", metavar="LIST")] = "6-8",
+    algorithms: str | None = option(
+        "LIST",
+        "Algorithms, separated by commas. Settings that are given are fixed, "
+        "such as adpsgd:overlap=true, or have a range, such as adpsgd:steps=5..50. "
+        "Default: compare.algorithms in the file.",
+    ),
+    budget: int = option("N", "Trials for each of the algorithms.", default=20),
+    target: float | None = option(
+        "SHARE",
+        "The accuracy that is to be reached soon, such as 0.9. "
+        "Default: the highest of evaluation.targets in the file.",
+    ),
+    tuning_seeds: str = option("LIST", "The seeds of every trial.", default="0-2"),
+    seeds: str = option("LIST", "The held-out seeds of the comparison.", default="6-8"),
     out: Out = None,
     resume: Resume = False,
     trust: TrustedModules = None,
     as_json: Json = False,
     jobs: Jobs = None,
     ray: Ray = None,
-    figures: Annotated[bool, option("Save the figure.")] = True,
+    figures: bool = option("", "Save the figure.", default=True),
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
@@ -112,10 +105,7 @@ def tune(
             plan, jobs=jobs, ray=ray, stop=stop, describe=describe, short_labels=names
         )
     _finish(TuneResult(found), as_json=as_json, figures=figures)
-    if not as_json:
-        suggest_viewing(plan.folder, logs.working)
-    if errors:
-        raise combine_errors(errors)
+    end_of_runs(logs, errors, as_json=as_json)
 
 
 def _finish(result: TuneResult, *, as_json: bool, figures: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from fedhp.cli.parameters import (
     Json,
@@ -30,7 +30,7 @@ class NotVerified(FedhpError):
 
 
 def verify(
-    folder: Annotated[Path, argument("The folder of a run over the network.", metavar="DIR")],
+    folder: Path = argument("DIR", "The folder of a run over the network.", default=...),
     trust: TrustedModules = None,
     as_json: Json = False,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from fedhp.cli.parameters import (
     Json,
@@ -17,19 +16,14 @@ from fedhp.cli.parameters import (
 
 
 def whatif(
-    run: Annotated[Path, argument("A run folder; the run may be unfinished.", metavar="RUN")],
-    overrides: Annotated[
-        list[str] | None, argument("Settings of the run to change.", metavar="key=value")
-    ] = None,
-    planners: Annotated[
-        list[str] | None,
-        option(
-            "A planner such as fedhp:deadline=fill; may be repeated. "
-            "Default: FedHP and the algorithms it is compared with.",
-            "--planner",
-            metavar="VARIANT",
-        ),
-    ] = None,
+    run: Path = argument("RUN", "A run folder; the run may be unfinished.", default=...),
+    overrides: list[str] | None = argument("key=value", "Settings of the run to change."),
+    planners: list[str] | None = option(
+        "VARIANT",
+        "A planner such as fedhp:deadline=fill; may be repeated. "
+        "Default: FedHP and the algorithms it is compared with.",
+        "--planner",
+    ),
     trust: TrustedModules = None,
     as_json: Json = False,
 ) -> None:

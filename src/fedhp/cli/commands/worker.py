@@ -4,99 +4,69 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from fedhp.cli.commands.coordinator import Certs, InsecureEtcd, LogFormat, Metrics, check_log_format
-from fedhp.cli.parameters import option, say, trust_modules
-from fedhp.errors import ConfigError, Interrupted, service_exit_codes
-from fedhp.tables import COMMAND_LINE
+from fedhp.cli.parameters import option, say, trust_modules, wrong_option
+from fedhp.errors import Interrupted, service_exit_codes
 
 if TYPE_CHECKING:
     from fedhp.cluster.worker.rounds import RoundProgress
 
 
 def worker(
-    name: Annotated[str, option("Name of this machine in its certificate.", metavar="NAME")],
-    coordinator: Annotated[
-        str, option("The coordinator, or several, separated by commas.", metavar="HOST:PORT")
-    ] = "",
+    name: str = option("NAME", "Name of this machine in its certificate.", default=...),
+    coordinator: str = option(
+        "HOST:PORT", "The coordinator, or several, separated by commas.", default=""
+    ),
     certs: Certs = Path("certs"),
-    data: Annotated[
-        Path | None,
-        option(
-            "Private samples: train on all of them, and on no others. They never leave this "
-            "machine.",
-            metavar="FILE.npz",
-        ),
-    ] = None,
-    data_path: Annotated[
-        Path | None,
-        option(
-            "Where this machine has the experiment's data set (data.path), "
-            "which must be the same on all machines.",
-            metavar="PATH",
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None, option("The recorded world (world.trace), if it is emulated.", metavar="FILE")
-    ] = None,
-    trust: Annotated[
-        list[str] | None,
-        option(
-            "Let the coordinator's experiment use parts of this module; may be repeated.",
-            metavar="MODULE",
-        ),
-    ] = None,
-    listen: Annotated[
-        str, option("Address for peers; port 0 is any free port.", metavar="HOST:PORT")
-    ] = "0.0.0.0:0",
-    advertise: Annotated[
-        str | None, option("Address that peers connect to. Default: detected.", metavar="HOST:PORT")
-    ] = None,
-    state: Annotated[
-        Path | None,
-        option("Folder for the worker's models. Default: workers/NAME.", metavar="FOLDER"),
-    ] = None,
-    coordinator_name: Annotated[
-        str | None, option("Name that the coordinator's certificate must have.", metavar="NAME")
-    ] = None,
-    ha: Annotated[
-        str | None,
-        option("Look up the current coordinator in etcd.", metavar="etcds://HOST:PORT,..."),
-    ] = None,
+    data: Path | None = option(
+        "FILE.npz",
+        "Private samples: train on all of them, and on no others. They never leave this machine.",
+    ),
+    data_path: Path | None = option(
+        "PATH",
+        "Where this machine has the experiment's data set (data.path), "
+        "which must be the same on all machines.",
+    ),
+    trace: Path | None = option("FILE", "The recorded world (world.trace), if it is emulated."),
+    trust: list[str] | None = option(
+        "MODULE", "Let the coordinator's experiment use parts of this module; may be repeated."
+    ),
+    listen: str = option(
+        "HOST:PORT", "Address for peers; port 0 is any free port.", default="0.0.0.0:0"
+    ),
+    advertise: str | None = option(
+        "HOST:PORT", "Address that peers connect to. Default: detected."
+    ),
+    state: Path | None = option("FOLDER", "Folder for the worker's models. Default: workers/NAME."),
+    coordinator_name: str | None = option(
+        "NAME", "Name that the coordinator's certificate must have."
+    ),
+    ha: str | None = option("etcds://HOST:PORT,...", "Look up the current coordinator in etcd."),
     insecure_etcd: InsecureEtcd = False,
-    standby: Annotated[
-        str | None,
-        option("Also run a standby coordinator at this address; needs --ha.", metavar="HOST:PORT"),
-    ] = None,
-    standby_name: Annotated[
-        str | None,
-        option(
-            "Name in the standby's own certificate, which has the role coordinator. "
-            "Default: that of the worker, with -standby.",
-            metavar="NAME",
-        ),
-    ] = None,
-    standby_advertise: Annotated[
-        str | None, option("Address that others connect to, if not --standby.", metavar="HOST:PORT")
-    ] = None,
-    allow: Annotated[
-        Path | None,
-        option(
-            "File with the names of the machines that may connect to the standby. "
-            "Default: that of the coordinator.",
-            metavar="FILE",
-        ),
-    ] = None,
-    give_up: Annotated[
-        float | None,
-        option(
-            "End with code 75 (try again later) after so long without a coordinator. "
-            "Default: 60 before it has joined, then never.",
-            metavar="SECONDS",
-            min=1.0,
-        ),
-    ] = None,
+    standby: str | None = option(
+        "HOST:PORT", "Also run a standby coordinator at this address; needs --ha."
+    ),
+    standby_name: str | None = option(
+        "NAME",
+        "Name in the standby's own certificate, which has the role coordinator. "
+        "Default: that of the worker, with -standby.",
+    ),
+    standby_advertise: str | None = option(
+        "HOST:PORT", "Address that others connect to, if not --standby."
+    ),
+    allow: Path | None = option(
+        "FILE",
+        "File with the names of the machines that may connect to the standby. "
+        "Default: that of the coordinator.",
+    ),
+    give_up: float | None = option(
+        "SECONDS",
+        "End with code 75 (try again later) after so long without a coordinator. "
+        "Default: 60 before it has joined, then never.",
+        min=1.0,
+    ),
     metrics: Metrics = None,
     log_format: LogFormat = "text",
 ) -> None:
@@ -150,10 +120,9 @@ def worker(
     standby_settings = None
     for key, value in (("--allow", allow), ("--standby-name", standby_name)):
         if value is not None and standby is None:
-            raise ConfigError(
+            raise wrong_option(
+                key,
                 "is given, but only a coordinator has that, and this worker runs none",
-                key=key,
-                source=COMMAND_LINE,
                 allowed=f"{key} together with --standby",
                 fix=f"add --standby HOST:PORT, or remove {key}",
             )

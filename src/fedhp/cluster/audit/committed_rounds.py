@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedhp.cluster.audit.timeline import Event, LeadershipTerm, RunTimeline
-from fedhp.cluster.events import Began, Kind, Mixed, Reported, Trained
+from fedhp.cluster.audit.timeline import LeadershipTerm, RunTimeline
+from fedhp.cluster.events import Began, Mixed, Reported, Trained
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
-from fedhp.exchange import Exchange, GroupAverage
+from fedhp.exchange import Exchange
 from fedhp.exchange.facts import from_facts, rule_in
 from fedhp.record.reader import RunReader
 from fedhp.types import FloatArray, IntArray, LinkVerdict
@@ -26,7 +27,7 @@ class CommittedRound:
     participants: tuple[int, ...]
     digests: dict[int, str]  # by worker, of the counted reports
     unreported: dict[int, str]  # of models that were stored, but whose report was not counted
-    lost: dict[int, tuple[int, ...]]  # by worker: the peers whose models did not come
+    lost: dict[int, dict[int, int]]  # by worker: peers whose models did not come, from which on
     local_steps: IntArray  # [N]
     learning_rate: float
     links: IntArray  # [E, 2] that carried models; (receiver, sender) where directed
@@ -43,10 +44,14 @@ class CommittedRound:
     restarted: tuple[int, ...] = ()  # workers that began again with the initial model
     back_to: Attempt | None = None  # everyone began with its model of that round
 
+    def lost_by(self, worker: int, exchange: int) -> set[int]:
+        """The peers whose models a worker did not get in an exchange of the round, from 0."""
+        return {peer for peer, first in self.lost.get(worker, {}).items() if first <= exchange}
+
     @property
-    def group(self) -> GroupAverage | None:
-        """The average over a tree, if there was one."""
-        return None if self.exchange is None else self.exchange.group
+    def averaged(self) -> Exchange | None:
+        """The exchange, if it was of group averages."""
+        return self.exchange if self.exchange is not None and self.exchange.groups else None
 
 
 def read_committed_rounds(timeline: RunTimeline) -> Iterator[CommittedRound]:
@@ -85,25 +90,27 @@ def _read_round(
     links = reader.table("links", round_index=index)
     used = np.array(links["used"], dtype=np.bool_)
     pairs = np.array([links["a"], links["b"]], dtype=np.int64).T.reshape(-1, 2)
-    reports = [event for event in term.events_of(Reported) if Attempt.from_facts(event) == attempt]
-    digests = {int(event["worker"]): str(event["digest"]) for event in reports}
+    reports = [event for event in term.events_of(Reported) if event.attempt == attempt]
+    digests = {event.worker: str(event["digest"]) for event in reports}
     steps = np.array(workers["local_steps"], dtype=np.int64)
-    for worker, event in _worker_events(timeline, Trained, attempt):
-        steps[worker] = event["steps"]  # also of those whose report was never counted
-    began = next(event for event in term.events_of(Began) if Attempt.from_facts(event) == attempt)
+    own = [found for found in timeline.of_workers(Trained, Mixed) if found[1].attempt == attempt]
+    for worker, event in own:
+        if event.is_a(Trained):
+            steps[worker] = event["steps"]  # also of those whose report was never counted
+    began = next(event for event in term.events_of(Began) if event.attempt == attempt)
     during = np.zeros_like(steps)
     for event in reports:
-        during[int(event["worker"])] = event.get("during", 0)
+        during[event.worker] = event.get("during", 0)
     return CommittedRound(
         attempt=attempt,
         participants=tuple(sorted(term.participants[attempt])),
         digests=digests,
         unreported={
             worker: str(event["digest"])
-            for worker, event in _worker_events(timeline, Mixed, attempt)
-            if worker not in digests
+            for worker, event in own
+            if event.is_a(Mixed) and worker not in digests
         },
-        lost={int(event["worker"]): tuple(event.get("lost", ())) for event in reports},
+        lost={event.worker: _lost(event) for event in reports},
         local_steps=steps,
         learning_rate=rows["learning_rate"][0],
         links=pairs[used],
@@ -116,25 +123,15 @@ def _read_round(
         exchange=from_facts(began),
         rule=rule_in(began),
         during_transfer=during,
-        consensus={
-            int(event["worker"]): str(event["consensus"])
-            for event in reports
-            if "consensus" in event
-        },
+        consensus={e.worker: str(e["consensus"]) for e in reports if "consensus" in e},
         restarted=tuple(began.get("restarted", ())),
         back_to=Attempt.from_list(began["back_to"]) if "back_to" in began else None,
     )
 
 
-def _worker_events(
-    timeline: RunTimeline, kind: Kind, attempt: Attempt
-) -> Iterator[tuple[int, Event]]:
-    """Events of one kind that workers wrote about this attempt, with the worker's number."""
-    for name, events in timeline.worker_events.items():
-        if name in timeline.worker_numbers:
-            for event in events:
-                if event["event"] == kind.event and Attempt.from_facts(event) == attempt:
-                    yield timeline.worker_numbers[name], event
+def _lost(report: Mapping[str, Any]) -> dict[int, int]:
+    lost = report.get("lost", ())
+    return dict(zip(lost, report.get("lost_at") or [0] * len(lost), strict=True))
 
 
 def _as_array(column: list[float | None]) -> FloatArray:

@@ -9,31 +9,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
+from fedhp.cluster import events as kinds
 from fedhp.cluster.audit.timeline import (
-    Event,
+    HistoryEvent,
     LeadershipTerm,
     Pause,
     RunTimeline,
     read_timeline,
 )
-from fedhp.cluster.events import (
-    Advanced,
-    Began,
-    CaughtUp,
-    Committed,
-    Finished,
-    GaveUp,
-    LeftOut,
-    Mixed,
-    Ordered,
-    Reported,
-    Trained,
-    Waiting,
-)
+from fedhp.cluster.events import Began, Committed, GaveUp, Mixed, Reported
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.exchange.facts import participants_in
 
@@ -71,13 +60,27 @@ def find_pauses(folder: Path) -> list[Pause]:
 def longest_pause(folder: Path) -> float:
     """Seconds of the longest time between two commits, or from the first order to a commit."""
     timeline = read_timeline(folder)
-    commits = [event["at"] for term in timeline.terms for event in term.events_of(Committed)]
-    attempts = [event["at"] for term in timeline.terms for event in term.events_of(Began)]
+    commits = [event.at for event in timeline.events_of(Committed)]
+    attempts = [event.at for event in timeline.events_of(Began)]
     moments = sorted([*commits, *attempts[:1]])
     return max((end - start for start, end in pairwise(moments)), default=0.0)
 
 
-# --- rounds and epochs ---------------------------------------------------------------------
+Invariant: TypeAlias = Callable[[RunTimeline], Iterator[Violation]]
+Found: TypeAlias = Iterator[tuple[str, float]]  # what is wrong, and when it was
+
+
+def promise(rule: str) -> Callable[[Callable[[RunTimeline], Found]], Invariant]:
+    """What the function finds breaks this promise."""
+
+    def named(find: Callable[[RunTimeline], Found]) -> Invariant:
+        @wraps(find)
+        def check(timeline: RunTimeline) -> Iterator[Violation]:
+            return (Violation(rule, text, at) for text, at in find(timeline))
+
+        return check
+
+    return named
 
 
 def every_round_is_committed_once(timeline: RunTimeline) -> Iterator[Violation]:
@@ -89,95 +92,71 @@ def every_round_is_committed_once(timeline: RunTimeline) -> Iterator[Violation]:
             last = resumed  # durable, but its coordinator died before it could write so
         if resumed != last:
             rule = "lost" if resumed.round_index <= last.round_index else "unknown"
-            yield Violation(
-                rule,
-                f"epoch {term.epoch} continued from ({resumed}), but ({last}) was committed",
-                term.at,
-            )
+            text = f"epoch {term.epoch} continued from ({resumed}), but ({last}) was committed"
+            yield Violation(rule, text, term.at)
         for event in term.events_of(Committed):
-            attempt = Attempt.from_facts(event)
-            if attempt.round_index <= last.round_index:
-                yield Violation(
-                    "doubled",
-                    f"round {attempt.round_index} was committed again by ({attempt})",
-                    event["at"],
-                )
-            elif attempt.round_index > last.round_index + 1:
-                yield Violation(
-                    "lost", f"({attempt}) was committed directly after ({last})", event["at"]
-                )
+            attempt, index = event.attempt, event.attempt.round_index
+            if index <= last.round_index:
+                text = f"round {index} was committed again by ({attempt})"
+                yield Violation("doubled", text, event.at)
+            elif index > last.round_index + 1:
+                text = f"({attempt}) was committed directly after ({last})"
+                yield Violation("lost", text, event.at)
             if attempt.epoch != term.epoch or attempt not in term.participants:
-                yield Violation(
-                    "unknown",
-                    f"({attempt}) was committed in epoch {term.epoch}, which never began it",
-                    event["at"],
-                )
+                text = f"({attempt}) was committed in epoch {term.epoch}, which never began it"
+                yield Violation("unknown", text, event.at)
             last = max(last, attempt, key=lambda attempt: attempt.round_index)
 
 
-def every_epoch_has_one_coordinator(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("epoch")
+def every_epoch_has_one_coordinator(timeline: RunTimeline) -> Found:
     """And no coordinator returns to an earlier epoch, or leads another run."""
     leaders: dict[int, LeadershipTerm] = {}
     newest: dict[str, int] = {}
     for term in sorted(timeline.terms, key=lambda term: term.at):
-        other = leaders.setdefault(term.epoch, term)
+        who, epoch = term.coordinator, term.epoch
+        other = leaders.setdefault(epoch, term)
         if other is not term:
-            yield Violation(
-                "epoch",
-                f"{other.coordinator} and {term.coordinator} both led epoch {term.epoch}",
-                term.at,
-            )
-        elif term.epoch <= newest.get(term.coordinator, 0):
-            yield Violation(
-                "epoch",
-                f"{term.coordinator} led epoch {term.epoch} after epoch {newest[term.coordinator]}",
-                term.at,
-            )
-        newest[term.coordinator] = term.epoch
+            yield f"{other.coordinator} and {who} both led epoch {epoch}", term.at
+        elif epoch <= newest.get(who, 0):
+            yield f"{who} led epoch {epoch} after epoch {newest[who]}", term.at
+        newest[who] = epoch
         if term.run != timeline.terms[0].run:
-            yield Violation("epoch", f"{term.coordinator} led another run: {term.run}", term.at)
+            yield f"{who} led another run: {term.run}", term.at
 
 
-# --- workers -------------------------------------------------------------------------------
-
-
-def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("obedience")
+def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Found:
     """A worker works for attempts that a coordinator began, and never again for an earlier
     epoch than the largest it has seen."""
     is_begun = timeline.begun()
     for name, events in timeline.worker_events.items():
         largest = 0
         for event in events:
-            if event["event"] != Ordered.event or event.get("kind") not in ("work", "act"):
+            if not event.is_a(kinds.Ordered) or event.get("kind") not in ("work", "act"):
                 continue
-            attempt = Attempt.from_facts(event)
+            attempt = event.attempt
             if attempt.epoch < largest:
-                yield Violation(
-                    "obedience",
-                    f"{name} obeyed epoch {attempt.epoch} after epoch {largest}",
-                    event["at"],
-                )
+                yield f"{name} obeyed epoch {attempt.epoch} after epoch {largest}", event.at
             largest = max(largest, attempt.epoch)
             if not is_begun(attempt):
-                yield Violation(
-                    "obedience",
-                    f"{name} obeyed an order for ({attempt}), which no coordinator began",
-                    event["at"],
-                )
+                text = f"{name} obeyed an order for ({attempt}), which no coordinator began"
+                yield text, event.at
 
 
-def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("model")
+def workers_train_from_committed_models(timeline: RunTimeline) -> Found:
     """A worker takes over models of committed rounds alone, and trains from the last one."""
     start = timeline.dropped
     expected = {start.round_index + 1: start}
     expected |= {attempt.round_index + 1: attempt for attempt in timeline.committed}
-    groups = any(
-        participants_in(event) is not None
-        for term in timeline.terms
-        for event in term.events_of(Began)
-    )
+    groups = any(participants_in(event) is not None for event in timeline.events_of(Began))
     counted = _counted_attempts(timeline) if groups else {}
-    returns = _returns(timeline)
+    returns = {
+        event.attempt: Attempt.from_list(event["back_to"]).round_index
+        for event in timeline.events_of(Began)
+        if "back_to" in event  # everyone goes back to that attempt before this one
+    }
     for name, events in timeline.worker_events.items():
         # None: the line that says which model it had was dropped.
         current: Attempt | None = INITIAL if start == INITIAL else None
@@ -185,16 +164,13 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
         for event in events:
             if event["process"] != process:
                 current, process = INITIAL, event["process"]
-            if event["event"] in (Advanced.event, CaughtUp.event):
-                current = Attempt.from_facts(event)
+            if event.is_a(kinds.Advanced, kinds.CaughtUp):
+                current = event.attempt
                 if current not in timeline.committed and current not in (INITIAL, start):
-                    yield Violation(
-                        "model",
-                        f"{name} took over {_model_of(current)}, which was not committed",
-                        event["at"],
-                    )
-            if event["event"] == Trained.event and "turn" not in event and current is not None:
-                attempt = Attempt.from_facts(event)
+                    text = f"{name} took over {_model_of(current)}, which was not committed"
+                    yield text, event.at
+            if event.is_a(kinds.Trained) and "turn" not in event and current is not None:
+                attempt = event.attempt
                 if groups:
                     undone = _undone_rounds(timeline, returns, attempt)
                     last = _last_before(counted.get(name, ()), attempt, undone)
@@ -202,33 +178,17 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Iterator[Viola
                 else:
                     wrong = current != expected.get(attempt.round_index)
                 if wrong:
-                    yield Violation(
-                        "model",
-                        f"{name} trained for ({attempt}) from {_model_of(current)}",
-                        event["at"],
-                    )
+                    yield f"{name} trained for ({attempt}) from {_model_of(current)}", event.at
 
 
 def _counted_attempts(timeline: RunTimeline) -> dict[str, list[Attempt]]:
     """The committed attempts for which a worker's report was counted, by name, in their order."""
     names = {worker: name for name, worker in timeline.worker_numbers.items()}
     counted: dict[str, list[Attempt]] = {}
-    for term in timeline.terms:
-        for event in term.events_of(Reported):
-            attempt = Attempt.from_facts(event)
-            if attempt in timeline.committed and int(event["worker"]) in names:
-                counted.setdefault(names[int(event["worker"])], []).append(attempt)
+    for event in timeline.events_of(Reported):
+        if event.attempt in timeline.committed and event.worker in names:
+            counted.setdefault(names[event.worker], []).append(event.attempt)
     return counted
-
-
-def _returns(timeline: RunTimeline) -> dict[Attempt, int]:
-    """The attempts before which everyone went back to an earlier round, and to which."""
-    return {
-        Attempt.from_facts(event): int(Attempt.from_list(event["back_to"]).round_index)
-        for term in timeline.terms
-        for event in term.events_of(Began)
-        if "back_to" in event
-    }
 
 
 def _undone_rounds(
@@ -253,47 +213,46 @@ def _last_before(counted: Sequence[Attempt], attempt: Attempt, undone: Sequence[
     return INITIAL
 
 
-def averages_have_all_participants(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("average")
+def averages_have_all_participants(timeline: RunTimeline) -> Found:
     """A committed group average took effect for all of its participants: no sum lacks one, and
     none counts twice what a worker learned."""
     for term in timeline.terms:
-        groups = {
-            Attempt.from_facts(event): participants
-            for event in term.events_of(Began)
-            if (participants := participants_in(event)) is not None
-        }
-        reports: dict[Attempt, dict[int, str]] = {}
+        groups = {event.attempt: participants_in(event) for event in term.events_of(Began)}
+        reports: dict[Attempt, set[int]] = {}
         for event in term.events_of(Reported):
-            by_worker = reports.setdefault(Attempt.from_facts(event), {})
-            by_worker[int(event["worker"])] = str(event.get("consensus", ""))
+            reports.setdefault(event.attempt, set()).add(event.worker)
         for attempt in sorted(groups.keys() & timeline.committed):
-            missing = sorted(groups[attempt] - reports.get(attempt, {}).keys())
+            missing = sorted((groups[attempt] or frozenset()) - reports.get(attempt, set()))
             if missing:
-                yield Violation(
-                    "average",
-                    f"({attempt}) was committed, but participants {missing} did not report",
-                    term.at,
-                )
+                text = f"({attempt}) was committed, but participants {missing} did not report"
+                yield text, term.at
 
 
 def _model_of(attempt: Attempt) -> str:
     return "the initial model" if attempt == INITIAL else f"the model of ({attempt})"
 
 
-def every_report_counts_once(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("report")
+def every_report_counts_once(timeline: RunTimeline) -> Found:
     """A counted report comes from a participant of the current attempt, once."""
     for term in timeline.terms:
         counted: set[tuple[Attempt, int, int]] = set()
         over: set[Attempt] = set()
         for event in term.events:
-            if event["event"] in (Committed.event, GaveUp.event):
-                over.add(Attempt.from_facts(event))
-            if event["event"] == Committed.event and event["reported"]:
-                yield from _commit_names_counted_reports(event, counted)
-            if event["event"] != Reported.event:
+            if event.is_a(Committed, GaveUp):
+                over.add(event.attempt)
+            if event.is_a(Committed) and event["reported"]:
+                workers = sorted({who for done, who, _ in counted if done == event.attempt})
+                if workers != sorted(event["reported"]):
+                    text = f"the commit of ({event.attempt}) names the reports of workers "
+                    yield (
+                        f"{text}{event['reported']}, but those of {workers} were counted",
+                        event.at,
+                    )
+            if not event.is_a(Reported):
                 continue
-            attempt, worker = Attempt.from_facts(event), int(event["worker"])
-            key = attempt, worker, int(event.get("turn", 0))
+            attempt, worker, _ = key = _report_key(event)
             participants = term.participants.get(attempt)
             problem = ""
             if key in counted:
@@ -305,118 +264,85 @@ def every_report_counts_once(timeline: RunTimeline) -> Iterator[Violation]:
             elif worker not in participants:
                 problem = "was counted, but the worker does not take part"
             if problem:
-                text = f"the report of worker {worker} for ({attempt}) {problem}"
-                yield Violation("report", text, event["at"])
+                yield f"the report of worker {worker} for ({attempt}) {problem}", event.at
             counted.add(key)
 
 
-def _commit_names_counted_reports(
-    commit: Event, counted: set[tuple[Attempt, int, int]]
-) -> Iterator[Violation]:
-    committed = Attempt.from_facts(commit)
-    workers = sorted({worker for attempt, worker, _ in counted if attempt == committed})
-    if workers != sorted(commit["reported"]):
-        yield Violation(
-            "report",
-            f"the commit of ({committed}) names the reports of workers {commit['reported']}, "
-            f"but those of {workers} were counted",
-            commit["at"],
-        )
+def _report_key(event: HistoryEvent) -> tuple[Attempt, int, int]:
+    return event.attempt, event.worker, int(event.get("turn", 0))
 
 
-def reports_have_the_digest_of_the_stored_model(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("report")
+def reports_have_the_digest_of_the_stored_model(timeline: RunTimeline) -> Found:
     """The digest of a counted report is that of the model the worker wrote to its disk."""
     stored = {
-        (Attempt.from_facts(event), timeline.worker_numbers[name], event.get("turn", 0)): event[
-            "digest"
-        ]
-        for name, events in timeline.worker_events.items()
-        for event in events
-        if event["event"] == Mixed.event and name in timeline.worker_numbers
+        (event.attempt, worker, int(event.get("turn", 0))): event["digest"]
+        for worker, event in timeline.of_workers(Mixed)
     }
-    for term in timeline.terms:
-        for event in term.events_of(Reported):
-            attempt, worker = Attempt.from_facts(event), int(event["worker"])
-            key = attempt, worker, int(event.get("turn", 0))
-            if stored.get(key, event["digest"]) != event["digest"]:
-                yield Violation(
-                    "report",
-                    f"worker {worker} reported another model for ({attempt}) than it stored",
-                    event["at"],
-                )
+    for event in timeline.events_of(Reported):
+        if stored.get(_report_key(event), event["digest"]) != event["digest"]:
+            text = f"worker {event.worker} reported another model for ({event.attempt}) than it "
+            yield f"{text}stored", event.at
 
 
-def commits_have_enough_reports(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("quorum")
+def commits_have_enough_reports(timeline: RunTimeline) -> Found:
     """At least min_workers, or the commit says why not."""
     for term in timeline.terms:
         for event in term.events_of(Committed):
             count, needed = len(event["reported"]), max(1, term.min_workers)
             if count < needed and not term.asynchronous and not event.get("why"):
-                yield Violation(
-                    "quorum",
-                    f"({Attempt.from_facts(event)}) was committed with {count} reports; "
-                    f"at least {needed} are needed",
-                    event["at"],
-                )
+                text = f"({event.attempt}) was committed with {count} reports; at least {needed} "
+                yield f"{text}are needed", event.at
 
 
-# --- times ---------------------------------------------------------------------------------
-
-
-def attempts_end_by_their_deadline(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("pause")
+def attempts_end_by_their_deadline(timeline: RunTimeline) -> Found:
     """Even if workers die; pauses of the coordinator that it noted do not count."""
     for term in timeline.terms:
-        ends = {
-            Attempt.from_facts(event): float(event["at"])
-            for event in term.events
-            if event["event"] in (Committed.event, GaveUp.event)
-        }
+        ends = {e.attempt: e.at for e in term.events if e.is_a(Committed, GaveUp)}
         for event in term.events_of(Began):
-            attempt, start = Attempt.from_facts(event), float(event["at"])
+            attempt, start = event.attempt, event.at
             if timeline.asynchronous or attempt not in ends:
                 continue
-            end = ends[attempt]
-            seconds = end - start - timeline.idle_seconds(term, start, end)
+            seconds = ends[attempt] - start - timeline.idle_seconds(term, start, ends[attempt])
             late = seconds > event["deadline"] + GRACE
-            if late and not timeline.is_pause_announced(term, start, end):
-                yield Violation(
-                    "pause",
-                    f"({attempt}) took {seconds:.1f} s; its deadline was {event['deadline']:.1f} s",
-                    start,
-                )
+            if late and not timeline.is_pause_announced(term, start, ends[attempt]):
+                text = f"({attempt}) took {seconds:.1f} s; its deadline was "
+                yield f"{text}{event['deadline']:.1f} s", start
 
 
-def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("pause")
+def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Found:
     """Unless the coordinator says what it waits for: for all to join as long as it says, for a
     worker that catches up as long as for a report."""
     for term in timeline.terms:
         end, allowed, deadline = None, 0.0, 0.0
         for event in term.events:
-            if event["event"] in (Committed.event, GaveUp.event):
-                end, allowed = float(event["at"]), 0.0
-            if event["event"] == LeftOut.event:  # of the attempts in between
+            if event.is_a(Committed, GaveUp):
+                end, allowed = event.at, 0.0
+            if event.is_a(kinds.LeftOut):  # of the attempts in between
                 end = None
-            if event["event"] == Waiting.event:
+            if event.is_a(kinds.Waiting):
                 allowed = deadline if event.get("late") else float(event.get("patience", 0.0))
-            if event["event"] in (Began.event, Finished.event) and end is not None:
-                start = float(event["at"])
-                waited = start - end - timeline.idle_seconds(term, end, start)
+            if event.is_a(Began, kinds.Finished) and end is not None:
+                waited = event.at - end - timeline.idle_seconds(term, end, event.at)
                 late = waited > allowed + GRACE
-                if late and not timeline.is_pause_announced(term, end, start):
-                    yield Violation("pause", f"no attempt began for {waited:.1f} s", end)
+                if late and not timeline.is_pause_announced(term, end, event.at):
+                    yield f"no attempt began for {waited:.1f} s", end
                 end = None
-            if event["event"] == Began.event:
+            if event.is_a(Began):
                 deadline = float(event["deadline"])
 
 
-def returning_workers_take_part_again(timeline: RunTimeline) -> Iterator[Violation]:
+@promise("return")
+def returning_workers_take_part_again(timeline: RunTimeline) -> Found:
     """A worker that was away works again within two rounds of asking for orders."""
     if timeline.asynchronous:
         return
     attempts = sorted(
-        (float(event["at"]), Attempt.from_facts(event).round_index, event["participants"])
-        for term in timeline.terms
-        for event in term.events_of(Began)
+        (event.at, event.attempt.round_index, event["participants"])
+        for event in timeline.events_of(Began)
     )
     for name, since in timeline.returns():
         worker, done = timeline.worker_numbers[name], timeline.last_committed_round(since)
@@ -427,14 +353,10 @@ def returning_workers_take_part_again(timeline: RunTimeline) -> Iterator[Violati
         if len(within) == len(later) or timeline.was_away(name, since, until):
             continue  # the run did not get that far, or the worker went away again
         if not any(worker in participants for _, _, participants in within):
-            yield Violation(
-                "return",
-                f"{name} was back in round {done + 1}, but took part in no round up to {last}",
-                since,
-            )
+            text = f"{name} was back in round {done + 1}, but took part in no round up to {last}"
+            yield text, since
 
 
-Invariant: TypeAlias = Callable[[RunTimeline], Iterator[Violation]]
 INVARIANTS: tuple[Invariant, ...] = (
     every_round_is_committed_once,
     every_epoch_has_one_coordinator,

@@ -18,7 +18,6 @@ import tomli_w
 
 from fedhp.cluster.audit.timeline import (
     HISTORIES,
-    Event,
     LeadershipTerm,
     build_timeline,
     missing_beginning,
@@ -26,7 +25,7 @@ from fedhp.cluster.audit.timeline import (
 from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
 from fedhp.cluster.events import Committed
 from fedhp.cluster.history import events_in, history_content
-from fedhp.cluster.protocol.attempt import INITIAL, Attempt
+from fedhp.cluster.protocol.attempt import INITIAL
 from fedhp.config import differences, parse, to_tables
 from fedhp.config.origins import Origins
 from fedhp.errors import RunError, StorageFull
@@ -51,7 +50,6 @@ class RecordPiece:
 
     @property
     def rounds(self) -> str:
-        """In words."""
         return _rounds(self.first, self.last)
 
 
@@ -75,7 +73,7 @@ class _History:
 
     path: Path
     content: bytes
-    events: list[Event]
+    events: list[dict[str, Any]]
     of_coordinator: bool
 
 
@@ -87,7 +85,7 @@ def gather(folders: Sequence[Path], out: Path) -> GatheredRun:
     terms = timeline.terms
     if not terms:
         raise RunError(
-            f"{_comma_separated(folders)}: no history of a coordinator that led",
+            f"{', '.join(map(str, folders))}: no history of a coordinator that led",
             allowed=FOLDERS,
             fix="check the paths",
         )
@@ -104,18 +102,11 @@ def gather(folders: Sequence[Path], out: Path) -> GatheredRun:
     return replace(gathered, missing=missing_beginning(timeline.dropped))
 
 
-# --- the folders and histories -------------------------------------------------------------
-
-
 def _check_folders(folders: Sequence[Path], out: Path) -> None:
     for folder in folders:
         if not os.path.isdir(folder):
-            exists = os.path.lexists(folder)
-            raise RunError(
-                f"{folder} is not a folder" if exists else f"{folder} does not exist",
-                allowed=FOLDERS,
-                fix="check the path",
-            )
+            why = "is not a folder" if os.path.lexists(folder) else "does not exist"
+            raise RunError(f"{folder} {why}", allowed=FOLDERS, fix="check the path")
     if os.path.lexists(out):
         raise RunError(
             f"--out {out}: exists already",
@@ -132,14 +123,10 @@ def _check_folders(folders: Sequence[Path], out: Path) -> None:
 
 
 def _read_histories(folders: Sequence[Path]) -> Iterator[_History]:
-    """All histories in the folders and below, each once."""
     owners: dict[str, Path] = {}
     for folder in folders:
-        files = [
-            file
-            for file in sorted(folder.rglob(HISTORIES))
-            if UNFINISHED not in file.relative_to(folder).parts
-        ]
+        below = sorted(folder.rglob(HISTORIES))
+        files = [file for file in below if UNFINISHED not in file.relative_to(folder).parts]
         if not files:
             raise RunError(
                 f"{folder} has no history-NAME.jsonl: no coordinator wrote there",
@@ -203,11 +190,7 @@ def _check_same_run(terms: Sequence[LeadershipTerm], histories: Iterable[_Histor
             )
 
 
-# --- the records ---------------------------------------------------------------------------
-
-
 def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, Any]:
-    """All records belong to this run and one experiment, which is returned."""
     previous: tuple[Path, dict[str, Any]] | None = None
     for folder, meta in metas.items():
         if meta.get("run") != run:
@@ -242,8 +225,8 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
 
 def _check_rounds(terms: Sequence[LeadershipTerm], rounds: int) -> None:
     for term in terms:
-        commits = (int(event["round"]) for event in term.events_of(Committed))
-        indices = [term.resumed_from.round_index, *commits]
+        attempts = [term.resumed_from, *(event.attempt for event in term.events_of(Committed))]
+        indices = [attempt.round_index for attempt in attempts]
         wrong = [index for index in indices if not 0 <= index <= rounds]
         if wrong:
             raise RunError(
@@ -278,9 +261,6 @@ def _merge_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-# --- whose rounds count --------------------------------------------------------------------
-
-
 def _find_pieces(
     terms: Sequence[LeadershipTerm], recorded: Mapping[Path, Collection[int]], *, rounds: int
 ) -> tuple[RecordPiece, ...]:
@@ -289,8 +269,7 @@ def _find_pieces(
     The terms are in the order of their epochs. There must be at least `rounds`. RunError names
     the missing rounds and who led them.
     """
-    epochs = _committing_epochs(terms)
-    leaders = {term.epoch: term for term in terms}
+    epochs, leaders = _committing_epochs(terms), {term.epoch: term for term in terms}
     led = {index: leaders[epoch] for index, epoch in epochs.items() if epoch in leaders}
     pieces: list[RecordPiece] = []
     missing: list[int] = []
@@ -314,7 +293,7 @@ def _committing_epochs(terms: Sequence[LeadershipTerm]) -> dict[int, int]:
     all rounds before it in the same term, whose lines a power cut may have destroyed. Of several
     epochs the largest counts.
     """
-    committed = {Attempt.from_facts(event) for term in terms for event in term.events_of(Committed)}
+    committed = {event.attempt for term in terms for event in term.events_of(Committed)}
     committed |= {term.resumed_from for term in terms} - {INITIAL}
     start = {term.epoch: term.resumed_from.round_index for term in terms}
     rounds_by_epoch: dict[int, list[int]] = {}
@@ -334,51 +313,32 @@ def _missing_rounds(
     *,
     led: Mapping[int, LeadershipTerm],
 ) -> RunError:
-    """One error for all gaps."""
     gaps: list[list[int]] = []
     for index in missing:
-        if gaps and gaps[-1][-1] == index - 1 and led.get(index) is led.get(index - 1):
-            gaps[-1].append(index)
-        else:
-            gaps.append([index])
+        if not (gaps and gaps[-1][-1] == index - 1 and led.get(index) is led.get(index - 1)):
+            gaps.append([])
+        gaps[-1].append(index)
     descriptions = []
     for gap in gaps:
-        term = led.get(gap[0])
+        term, hints = led.get(gap[0]), list[str]()
+        before, epoch = led.get(gap[0] - 1), epochs.get(gap[-1])
+        if before is not None:
+            hints.append(f"after {before.coordinator} (epoch {before.epoch})")
+        if epoch is not None:
+            after = next((term for term in terms if term.epoch > epoch), None)
+            if after is not None:
+                hints.append(f"before {after.coordinator} (epoch {after.epoch})")
+            same = all(epochs.get(index) == epoch for index in gap)
+            hints.append(f"in epoch {epoch}" if same else f"the last of them in epoch {epoch}")
+        leader = "a coordinator whose folder is not given" + f" ({', '.join(hints)})" * bool(hints)
         if term is not None:
             leader = f"{term.coordinator} (epoch {term.epoch}), not in {term.folder / RECORD_FILE}"
-        else:
-            hints = _hints(gap, epochs, terms, led=led)
-            leader = f"a coordinator whose folder is not given{hints}"
         descriptions.append(f"{_rounds(gap[0], gap[-1])}, led by {leader}")
     return RunError(
         f"the folders do not have all rounds: {'; '.join(descriptions)}",
         allowed=f"the folders of all coordinators that led a round: {FOLDERS}",
         fix=f"add the missing folder, or {COPY_AGAIN} (also {RECORD_FILE}-wal)",
     )
-
-
-def _hints(
-    gap: Sequence[int],
-    epochs: Mapping[int, int],
-    terms: Sequence[LeadershipTerm],
-    *,
-    led: Mapping[int, LeadershipTerm],
-) -> str:
-    """What is known about a coordinator whose history is missing."""
-    hints = []
-    before, epoch = led.get(gap[0] - 1), epochs.get(gap[-1])
-    if before is not None:
-        hints.append(f"after {before.coordinator} (epoch {before.epoch})")
-    if epoch is not None:
-        after = next((term for term in terms if term.epoch > epoch), None)
-        if after is not None:
-            hints.append(f"before {after.coordinator} (epoch {after.epoch})")
-        same = all(epochs.get(index) == epoch for index in gap)
-        hints.append(f"in epoch {epoch}" if same else f"the last of them in epoch {epoch}")
-    return f" ({', '.join(hints)})" if hints else ""
-
-
-# --- the new folder ------------------------------------------------------------------------
 
 
 def _gather(
@@ -389,13 +349,16 @@ def _gather(
     out: Path,
 ) -> GatheredRun:
     if not records:
-        folders = dict.fromkeys(term.folder for term in terms)
+        folders = dict.fromkeys(str(term.folder) for term in terms)
         raise RunError(
-            f"{_comma_separated(folders)}: there is no {RECORD_FILE}",
+            f"{', '.join(folders)}: there is no {RECORD_FILE}",
             allowed="folders with the records and the histories",
             fix="copy the folders again with all their files",
         )
-    metas = {folder: _read_meta(store) for folder, store in records.items()}
+    metas = {
+        folder: {key: store.meta(key) for key in store.columns("meta", names=("key",))["key"]}
+        for folder, store in records.items()
+    }
     experiment = _check_records(terms[0].run, metas)
     planned = int(experiment["rounds"])
     _check_rounds(terms, planned)
@@ -415,12 +378,9 @@ def _gather(
                 allowed=AS_WRITTEN,
                 fix=COPY_AGAIN,
             )
-    meta["gathered"] = [
-        [piece.first, piece.last, piece.coordinator, piece.epoch] for piece in pieces
-    ]
+    meta["gathered"] = [[p.first, p.last, p.coordinator, p.epoch] for p in pieces]
     with _new_run_folder(out) as folder:
-        store = Store.create(folder)
-        with contextlib.closing(store):
+        with contextlib.closing(Store.create(folder)) as store:
             for key, value in meta.items():
                 store.set_meta(key, value)
             for piece in pieces:
@@ -443,18 +403,12 @@ def _gather(
     )
 
 
-def _read_meta(store: Store) -> dict[str, Any]:
-    return {key: store.meta(key) for key in store.columns("meta", names=("key",))["key"]}
-
-
 @contextlib.contextmanager
 def _new_run_folder(out: Path) -> Iterator[Path]:
-    with (
-        storage_errors(f"--out {out}", option="--out", recovery="gather again"),
-        new_folder(out) as folder,
-    ):
+    with storage_errors(f"--out {out}", option="--out", recovery="gather again"):
         try:
-            yield folder
+            with new_folder(out) as folder:
+                yield folder
         except StorageFull as error:  # of the record: its advice would be to resume
             raise OSError(errno.ENOSPC, error.problem) from None
 
@@ -472,10 +426,6 @@ def _copy_histories(histories: Iterable[_History], target: Path) -> None:
             number += 1
             path = folder / f"{history.path.stem}-{number}.jsonl"
         write_file(path, history.content)
-
-
-def _comma_separated(folders: Iterable[Path]) -> str:
-    return ", ".join(map(str, folders))
 
 
 def _rounds(first: int, last: int) -> str:

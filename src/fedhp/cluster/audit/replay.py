@@ -16,11 +16,11 @@ from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.timeline import RunTimeline
 from fedhp.cluster.events import CaughtUp, Joined
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.compression import row_digest
+from fedhp.cluster.protocol.codec import row_digest
 from fedhp.cluster.worker.data import worker_experiment
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.prepare import prepare
 from fedhp.engine.shard.arrivals import PAIR_STATE
+from fedhp.engine.sharded import LocalExecutor
 from fedhp.exchange import DirectedMixing, NeighborMixing
 from fedhp.exchange.base import Part
 from fedhp.graph import topology_from, with_weights_of
@@ -53,7 +53,6 @@ class RunReplayer:
         self._kept: dict[Attempt, Arrays] = {}  # all models, after each round of `returns`
 
     def close(self) -> None:
-        """Release the engine."""
         self._engine.close()
         torch.set_num_threads(self._threads)
 
@@ -65,7 +64,7 @@ class RunReplayer:
             self._unknown = dict.fromkeys(range(self._workers), obstacle)
             self._versions, self._last = [done.attempt] * self._workers, done.attempt
             return obstacle
-        if done.group is not None:
+        if done.averaged is not None:
             return ""
         for worker, source, position in self._catch_ups():
             self._versions[worker] = self._last
@@ -81,7 +80,6 @@ class RunReplayer:
         return ""
 
     def unknown_inputs(self, done: CommittedRound) -> str:
-        """Why some models of a round that was repeated are not known, or ""."""
         return next((self._unknown[each] for each in done.digests if each in self._unknown), "")
 
     def _obstacle(self, done: CommittedRound) -> str:
@@ -94,8 +92,8 @@ class RunReplayer:
             return "its peers were scored by an algorithm of your own"
         if done.attempt.round_index != self._last.round_index + 1:
             return f"there is no record of round {self._last.round_index + 1}"
-        if done.group is not None:
-            missing = sorted(set(done.group.participants.tolist()) - done.digests.keys())
+        if done.averaged is not None:
+            missing = sorted(set(done.averaged.required) - done.digests.keys())
             if missing:
                 return f"participants {missing} of its average did not report"
             if done.back_to is not None and done.back_to not in self._kept:
@@ -115,17 +113,14 @@ class RunReplayer:
             return f"{whose}: the round was tried {done.attempt.number} times"
         if len(self._timeline.terms) > 1:
             return f"{whose}: another coordinator may have begun the round before"
-        joined = [
-            name
-            for name, events in self._timeline.worker_events.items()
-            if sum(event["event"] == Joined.event for event in events) > 1
-        ]
-        return f"{whose}: {', '.join(sorted(joined))} joined again" if joined else ""
+        histories = sorted(self._timeline.worker_events.items())
+        joined = [name for name, own in histories if sum(line.is_a(Joined) for line in own) > 1]
+        return f"{whose}: {', '.join(joined)} joined again" if joined else ""
 
     def replay_group_round(self, done: CommittedRound) -> tuple[dict[int, str], dict[int, str]]:
         """Train, average, train on; the digests of the models and of the consensus, by worker.
         Who was not counted keeps what it had."""
-        assert done.group is not None
+        assert done.averaged is not None
         assert done.during_transfer is not None
         engine, index, rate = self._engine, done.attempt.round_index, done.learning_rate
         if done.back_to is not None:
@@ -139,9 +134,12 @@ class RunReplayer:
         counted = np.isin(np.arange(self._workers), list(done.digests))
         during = np.where(counted, done.during_transfer, 0)
         engine.train(during, round_index=index, learning_rate=rate)
-        engine.exchange(done.group, round_index=index)
-        engine.train_on(
-            np.where(counted, done.local_steps - during, 0), round_index=index, learning_rate=rate
+        done.averaged.carry_out(engine, round_index=index)
+        engine.train(
+            np.where(counted, done.local_steps - during, 0),
+            round_index=index,
+            learning_rate=rate,
+            continued=True,
         )
         engine.advance()
         after = _copied(engine.state())
@@ -157,7 +155,6 @@ class RunReplayer:
         )
 
     def replay_round(self, done: CommittedRound) -> dict[int, str]:
-        """Train, exchange and mix; the digests of the models that are known, by worker."""
         engine, index = self._engine, done.attempt.round_index
         before = _copied(engine.state())
         engine.train(done.local_steps, round_index=index, learning_rate=done.learning_rate)
@@ -215,12 +212,10 @@ class RunReplayer:
         return sorted(fitting, key=lambda guess: -fitting[guess])[:1]
 
     def _known_after(self, done: CommittedRound, heard: list[set[int]]) -> set[int]:
-        """Those whose report was counted, and that heard nothing unknown."""
         unknown = self._unknown.keys()
         return {worker for worker in done.digests if unknown.isdisjoint(heard[worker])}
 
     def _have(self, workers: Collection[int], digests: Mapping[int, str]) -> bool:
-        """Whether these workers have the models with these digests after the exchange."""
         mixed = self._engine.shard.rows.mixed
         return all(
             self._digest(mixed[worker].cpu().numpy()) == digests[worker] for worker in workers
@@ -231,14 +226,23 @@ class RunReplayer:
     ) -> list[set[int]]:
         """Mix by the weights of the plan. By worker: itself, and those whose models decided what
         it has now."""
-        parts = self._planned_parts(done, silent_links)
+        planned = self._planned_parts(done, silent_links)
         nothing = np.empty((0, 2), dtype=np.int64)
-        weights = self._weights(done, parts)
-        self._engine.shard.mixer.exchange(nothing, weights, kernel="ordered")
-        heard = [
-            {worker, *part.sources} - set(done.lost.get(worker, ()))
-            for worker, part in enumerate(parts)
-        ]
+        mixer = self._engine.shard.mixer
+        senders = done.local_steps > 0  # who does not train sends nothing
+        heard = [{worker} for worker in range(self._workers)]
+        rows = zip(*((part, *part.then) for part in planned), strict=True)
+        for number, parts in enumerate(rows):
+            if number:
+                mixer.proceed()
+            weights = self._weights(done, parts, number)
+            mixer.exchange(nothing, weights, kernel="ordered", senders=senders)
+            heard = [
+                heard[worker].union(
+                    *(heard[peer] for peer in set(part.sources) - done.lost_by(worker, number))
+                )
+                for worker, part in enumerate(parts)
+            ]
         for receiver, sender in done.links.tolist() if done.scored else ():
             heard[receiver].add(sender)
         return heard
@@ -256,17 +260,15 @@ class RunReplayer:
         sizes = range(len(between), -1, -1) if len(between) <= MOST_UNKNOWN else (len(between), 0)
         return [guess for size in sizes for guess in combinations(between, size)]
 
-    # --- weights ---------------------------------------------------------------------------
-
-    def _weights(self, done: CommittedRound, parts: list[Part]) -> csr_array:
+    def _weights(self, done: CommittedRound, parts: Sequence[Part], number: int) -> csr_array:
         """The weights by which every worker mixed, [N, N]; those of models that did not come
         are added to the worker's own, except with push-sum (worker/rounds.py)."""
         rows = [
             {worker: part.own_weight, **dict(zip(part.sources, part.weights, strict=True))}
             for worker, part in enumerate(parts)
         ]
-        for worker, lost in done.lost.items():
-            row = rows[worker]
+        for worker in done.lost:
+            row, lost = rows[worker], done.lost_by(worker, number)
             missing = sum(row.pop(peer) for peer in sorted(lost) if peer in row)
             if lost and not parts[worker].push_sum:
                 row[worker] = row.get(worker, 0.0) + missing if len(row) > 1 else 1.0
@@ -284,7 +286,6 @@ class RunReplayer:
     def _planned_parts(
         self, done: CommittedRound, silent_links: Sequence[tuple[int, int]]
     ) -> list[Part]:
-        """Whose models each worker mixed, by the weights of the plan."""
         algorithm = self._prepared.algorithm
         traits = traits_of(algorithm)
         if done.exchange is not None:
@@ -321,19 +322,14 @@ class RunReplayer:
             table[worker, : len(senders)] = sorted(senders)
         return table
 
-    # --- models ----------------------------------------------------------------------------
-
     def _catch_ups(self) -> Iterator[tuple[int, int, int]]:
         """Who took the last committed model from whom, and where it is in the stream of its
         samples, in the order of time."""
-        events = [
-            (float(event["at"]), name, str(event["peer"]), int(event.get("position", 0)))
-            for name, events in self._timeline.worker_events.items()
-            for event in events
-            if event["event"] == CaughtUp.event and Attempt.from_facts(event) == self._last
-        ]
-        numbers = self._timeline.worker_numbers
-        return ((numbers[name], numbers[peer], at) for _, name, peer, at in sorted(events))
+        events = self._timeline.of_workers(CaughtUp)
+        for worker, event in sorted(events, key=lambda found: found[1].at):
+            if event.attempt == self._last:
+                source = self._timeline.worker_numbers[str(event["peer"])]
+                yield worker, source, int(event.get("position", 0))
 
     def _copy_model(self, worker: int, source: int, position: int) -> None:
         """What is sent is the other's; the rest stays the worker's own, or begins again as it

@@ -5,34 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from fedhp.cluster.events import (
-    Advanced,
-    Began,
-    CaughtUp,
-    Committed,
-    Dropped,
-    Frozen,
-    Gone,
-    Joined,
-    Kind,
-    Lead,
-    Left,
-    LeftOut,
-    Ordered,
-    Paused,
-    Reported,
-    Resumed,
-    Waiting,
-)
+from fedhp.cluster import events as kinds
+from fedhp.cluster.events import Began, CaughtUp, Committed, Joined, Kind, Lead, Reported
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.errors import RunError
 
-Event: TypeAlias = dict[str, Any]
 HISTORIES = "history-*.jsonl"
 FROZEN = "the process was stopped, or its machine slept"
+
+
+class HistoryEvent(dict[str, Any]):
+    """A line of a history."""
+
+    def is_a(self, *of: Kind) -> bool:
+        """Whether it is of one of these kinds."""
+        return any(self["event"] == kind.event for kind in of)
+
+    @property
+    def at(self) -> float:
+        """When it was written; s, wall clock."""
+        return float(self["at"])
+
+    @property
+    def attempt(self) -> Attempt:
+        return Attempt.from_facts(self)
+
+    @property
+    def worker(self) -> int:
+        return int(self["worker"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +59,22 @@ class LeadershipTerm:
     min_workers: int
     asynchronous: bool
     folder: Path  # of its history and its record
-    events: list[Event]
+    events: list[HistoryEvent]
     participants: dict[Attempt, frozenset[int]]  # of every attempt that it began
 
-    def events_of(self, kind: Kind) -> Iterator[Event]:
-        """The events of one kind."""
-        return (event for event in self.events if event["event"] == kind.event)
+    def events_of(self, kind: Kind) -> Iterator[HistoryEvent]:
+        return (event for event in self.events if event.is_a(kind))
 
     def pauses(self) -> list[Pause]:
-        """Its pauses that are over, in the order of their beginnings."""
         pauses: list[Pause] = []
-        paused: Event | None = None
+        paused: HistoryEvent | None = None
         for event in self.events:
-            if event["event"] == Paused.event:
+            if event.is_a(kinds.Paused):
                 paused = paused or event
-            elif event["event"] == Resumed.event and paused is not None:
-                pauses.append(Pause(float(paused["at"]), float(event["at"]), str(paused["why"])))
+            elif event.is_a(kinds.Resumed) and paused is not None:
+                pauses.append(Pause(paused.at, event.at, str(paused["why"])))
                 paused = None
-            elif event["event"] == Frozen.event:
+            elif event.is_a(kinds.Frozen):
                 since, seconds = float(event["since"]), float(event["seconds"])
                 pauses.append(Pause(since, since + seconds, FROZEN))
         return sorted(pauses, key=lambda pause: pause.start)
@@ -84,8 +85,8 @@ class RunTimeline:
     """Everything that the processes of a run wrote about it."""
 
     terms: list[LeadershipTerm]  # by epoch
-    worker_events: dict[str, list[Event]]  # by name
-    faults: list[Event]  # that a test planted
+    worker_events: dict[str, list[HistoryEvent]]  # by name
+    faults: list[HistoryEvent]  # that a test planted
     worker_numbers: dict[str, int]  # by name
     committed: frozenset[Attempt]
     unannounced: frozenset[Attempt]  # committed, but only a later term says so
@@ -95,16 +96,25 @@ class RunTimeline:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether workers take turns, without rounds."""
         return any(term.asynchronous for term in self.terms)
+
+    def events_of(self, kind: Kind) -> Iterator[HistoryEvent]:
+        return (event for term in self.terms for event in term.events_of(kind))
+
+    def of_workers(self, *of: Kind) -> Iterator[tuple[int, HistoryEvent]]:
+        """What workers with a known number wrote of these kinds, with that number."""
+        for name, events in self.worker_events.items():
+            if name in self.worker_numbers:
+                yield from (
+                    (self.worker_numbers[name], event) for event in events if event.is_a(*of)
+                )
 
     def begun(self) -> Callable[[Attempt], bool]:
         """Whether a coordinator began an attempt; of many at one round it notes only a range."""
         begun = {attempt for term in self.terms for attempt in term.participants}
         ranges = [
             (int(event["epoch"]), int(event["round"]), int(event["first"]), int(event["last"]))
-            for term in self.terms
-            for event in term.events_of(LeftOut)
+            for event in self.events_of(kinds.LeftOut)
         ]
 
         def is_begun(attempt: Attempt) -> bool:
@@ -117,13 +127,7 @@ class RunTimeline:
         return is_begun
 
     def last_committed_round(self, moment: float) -> int:
-        """The last round that was known to be committed then."""
-        announced = [
-            int(event["round"])
-            for term in self.terms
-            for event in term.events_of(Committed)
-            if event["at"] <= moment
-        ]
+        announced = [int(e["round"]) for e in self.events_of(Committed) if e.at <= moment]
         resumed = [term.resumed_from.round_index for term in self.terms if term.at <= moment]
         return max([*announced, *resumed], default=0)
 
@@ -132,13 +136,11 @@ class RunTimeline:
         slept, or it had paused because nothing could be written or committed."""
         spans = [(pause.start, pause.end) for pause in term.pauses()]
         since = None
-        for fault in self.faults:
-            if fault["target"] != term.coordinator:
-                continue
+        for fault in (fault for fault in self.faults if fault["target"] == term.coordinator):
             if fault["kind"] == "stop":
-                since = float(fault["at"])
+                since = fault.at
             elif fault["kind"] == "cont" and since is not None:
-                spans.append((since, float(fault["at"])))
+                spans.append((since, fault.at))
                 since = None
         if since is not None:
             spans.append((since, end))
@@ -152,52 +154,46 @@ class RunTimeline:
         """Whether the coordinator said in this time that it waits, nobody knows how long: for
         workers, or (in a history that does not say when it went on) for its ledger."""
         needed = max(1, term.min_workers)
-        ended = any(True for _ in term.events_of(Resumed))
+        ended = any(event.is_a(kinds.Resumed) for event in term.events)
         return any(
-            (event["event"] == Paused.event and not ended)
-            or (event["event"] == Waiting.event and len(event["ready"]) < needed)
+            (event.is_a(kinds.Paused) and not ended)
+            or (event.is_a(kinds.Waiting) and len(event["ready"]) < needed)
             for event in term.events
-            if start <= event["at"] <= end
+            if start <= event.at <= end
         )
 
     def returns(self) -> list[tuple[str, float]]:
-        """Workers that were away and asked for orders again, and when."""
         returns: list[tuple[str, float]] = []
         for name, events in self.worker_events.items():
             if name not in self.worker_numbers:
                 continue
-            joins = [event["at"] for event in self._events_about(name, Joined)][1:]
+            joins = [event.at for event in self._events_about(name, Joined)][1:]
             woken = [
-                fault["at"]
+                fault.at
                 for fault in self.faults
                 if fault["kind"] in ("cont", "heal") and name in _targets(fault)
             ]
-            orders = [event["at"] for event in events if event["event"] == Ordered.event]
-            moments = {event["at"] for event in events if event["event"] == CaughtUp.event}
+            orders = [event.at for event in events if event.is_a(kinds.Ordered)]
+            moments = {event.at for event in events if event.is_a(CaughtUp)}
             for moment in (*joins, *woken):
                 moments.update([at for at in orders if at > moment][:1])
-            returns.extend((name, float(at)) for at in sorted(moments))
+            returns.extend((name, at) for at in sorted(moments))
         return returns
 
     def was_away(self, name: str, start: float, end: float) -> bool:
-        """Whether a worker was away in this time, according to a coordinator or a fault."""
         worker = self.worker_numbers[name]
-        gone = any(
-            worker in event["workers"] and start <= event["at"] <= end
-            for term in self.terms
-            for event in term.events_of(Gone)
-        )
-        left = any(start <= event["at"] <= end for event in self._events_about(name, Left))
-        hit = any(name in _targets(fault) and start <= fault["at"] <= end for fault in self.faults)
-        processes = {
-            event["process"] for event in self.worker_events[name] if start <= event["at"] <= end
-        }
-        return gone or left or hit or len(processes) > 1
+        gone = [event for event in self.events_of(kinds.Gone) if worker in event["workers"]]
+        left = self._events_about(name, kinds.Left)
+        hit = [fault for fault in self.faults if name in _targets(fault)]
+        own = self.worker_events[name]
+        processes = {event["process"] for event in own if start <= event.at <= end}
+        away = any(start <= event.at <= end for event in (*gone, *left, *hit))
+        return away or len(processes) > 1
 
-    def _events_about(self, name: str, kind: Kind) -> Iterator[Event]:
+    def _events_about(self, name: str, kind: Kind) -> Iterator[HistoryEvent]:
         worker = self.worker_numbers[name]
         for term in sorted(self.terms, key=lambda term: term.at):
-            yield from (event for event in term.events_of(kind) if event["worker"] == worker)
+            yield from (event for event in term.events_of(kind) if event.worker == worker)
 
 
 def read_timeline(folder: Path) -> RunTimeline:
@@ -213,36 +209,31 @@ def read_timeline(folder: Path) -> RunTimeline:
     return timeline
 
 
-def build_timeline(histories: Iterable[tuple[Path, list[Event]]]) -> RunTimeline:
-    """From the events of every file, each with its path."""
+def build_timeline(histories: Iterable[tuple[Path, list[dict[str, Any]]]]) -> RunTimeline:
     terms: list[LeadershipTerm] = []
-    worker_events: dict[str, list[Event]] = {}
-    faults: list[Event] = []
+    worker_events: dict[str, list[HistoryEvent]] = {}
+    faults: list[HistoryEvent] = []
     dropped = INITIAL
-    for file, events in histories:
-        gaps = [Attempt.from_facts(event) for event in events if event["event"] == Dropped.event]
+    for file, lines in histories:
+        events = [HistoryEvent(line) for line in lines]
+        gaps = [event.attempt for event in events if event.is_a(kinds.Dropped)]
         dropped = max([dropped, *gaps], key=lambda attempt: attempt.round_index)
-        kinds = {event["event"] for event in events}
-        if "fault" in kinds:
+        if any(event["event"] == "fault" for event in events):
             faults.extend(events)
-        elif Lead.event in kinds:
+        elif any(event.is_a(Lead) for event in events):
             terms.extend(_terms(events, file.parent))
-        elif kinds:
+        elif events:
             worker_events.setdefault(str(events[0]["who"]), []).extend(events)
     terms.sort(key=lambda term: (term.epoch, term.at))
-    announced = {Attempt.from_facts(event) for term in terms for event in term.events_of(Committed)}
+    announced = {event.attempt for term in terms for event in term.events_of(Committed)}
     begun = {attempt for term in terms for attempt in term.participants}
     unannounced = {term.resumed_from for term in terms} & begun - announced
     ends = {attempt.round_index: attempt for attempt in sorted(announced | unannounced)}
     return RunTimeline(
         terms,
         worker_events,
-        sorted(faults, key=lambda fault: float(fault["at"])),
-        {
-            str(event["name"]): int(event["worker"])
-            for term in terms
-            for event in term.events_of(Joined)
-        },
+        sorted(faults, key=lambda fault: fault.at),
+        {str(event["name"]): event.worker for term in terms for event in term.events_of(Joined)},
         committed=frozenset(announced | unannounced),
         unannounced=frozenset(unannounced),
         dropped=ends.get(dropped.round_index, dropped),
@@ -256,11 +247,11 @@ def _known(timeline: RunTimeline) -> RunTimeline:
     if dropped == INITIAL:
         return timeline
 
-    def is_known(event: Event) -> bool:
+    def is_known(event: HistoryEvent) -> bool:
         if not {"epoch", "round", "attempt"} <= event.keys():
             return True
         # Which model a worker has now is known from the line that says it took it over.
-        taken_over = event["event"] in (Advanced.event, CaughtUp.event)
+        taken_over = event.is_a(kinds.Advanced, CaughtUp)
         return int(event["round"]) + taken_over > dropped.round_index
 
     terms = [
@@ -301,54 +292,50 @@ def missing_beginning(dropped: Attempt) -> str:
 def final_digests(histories: Iterable[Path]) -> dict[str, str]:
     """Digests of the models by worker name: those of the last committed round, or everyone's
     last one if the algorithm is asynchronous."""
-    last = (0, 0, 0)
-    asynchronous = False
     names: dict[int, str] = {}
-    reported: dict[tuple[int, int, int], dict[int, str]] = {}
-    latest: dict[int, str] = {}
-    for file in histories:
-        for event in read_history(file):
-            if event["event"] == Joined.event:
-                names[event["worker"]] = event["name"]
-            if event["event"] not in (Reported.event, Committed.event):
-                continue
-            key = (event["round"], event["epoch"], event["attempt"])
-            if event["event"] == Reported.event:
-                reported.setdefault(key, {})[event["worker"]] = event["digest"]
-                latest[event["worker"]] = event["digest"]
-            elif key > last:
-                last, asynchronous = key, not event["reported"]
-    digests = latest if asynchronous else reported.get(last, {})
+    reported: dict[Attempt | None, dict[int, str]] = {None: {}}  # None: the last of everyone
+    commits: list[HistoryEvent] = []
+    for event in (HistoryEvent(line) for file in histories for line in read_history(file)):
+        if event.is_a(Joined):
+            names[event.worker] = event["name"]
+        elif event.is_a(Committed):
+            commits.append(event)
+        elif event.is_a(Reported):
+            for key in (None, event.attempt):
+                reported.setdefault(key, {})[event.worker] = event["digest"]
+    digests: dict[int, str] = {}
+    if commits:
+        last = max(commits, key=lambda event: (event["round"], event["epoch"], event["attempt"]))
+        digests = reported.get(last.attempt if last["reported"] else None, {})
     return {names.get(worker, str(worker)): digests[worker] for worker in sorted(digests)}
 
 
-def _targets(fault: Event) -> list[str]:
+def _targets(fault: HistoryEvent) -> list[str]:
     target = fault["target"]
     return [target] if isinstance(target, str) else list(target)
 
 
-def _terms(events: Iterable[Event], folder: Path) -> Iterator[LeadershipTerm]:
-    term: LeadershipTerm | None = None
+def _terms(events: Iterable[HistoryEvent], folder: Path) -> list[LeadershipTerm]:
+    terms: list[LeadershipTerm] = []
     for event in events:
-        if event["event"] == Lead.event:
-            if term is not None:
-                yield term
-            term = LeadershipTerm(
-                coordinator=str(event["who"]),
-                at=float(event["at"]),
-                run=str(event["run"]),
-                epoch=int(event["epoch"]),
-                resumed_from=Attempt.from_list(event["stand"]),
-                min_workers=int(event["min_workers"]),
-                asynchronous=bool(event["asynchronous"]),
-                folder=folder,
-                events=[],
-                participants={},
+        if event.is_a(Lead):
+            terms.append(
+                LeadershipTerm(
+                    coordinator=str(event["who"]),
+                    at=event.at,
+                    run=str(event["run"]),
+                    epoch=int(event["epoch"]),
+                    resumed_from=Attempt.from_list(event["stand"]),
+                    min_workers=int(event["min_workers"]),
+                    asynchronous=bool(event["asynchronous"]),
+                    folder=folder,
+                    events=[],
+                    participants={},
+                )
             )
-        elif term is not None:
-            term.events.append(event)
-            if event["event"] == Began.event:
+        elif terms:
+            terms[-1].events.append(event)
+            if event.is_a(Began):
                 workers = frozenset(map(int, event["participants"]))
-                term.participants[Attempt.from_facts(event)] = workers
-    if term is not None:
-        yield term
+                terms[-1].participants[event.attempt] = workers
+    return terms

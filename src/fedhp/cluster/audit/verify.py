@@ -28,8 +28,6 @@ from fedhp.types import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class RoundVerdict:
-    """The comparison of one round."""
-
     round_index: int
     compared: int  # models
     different: tuple[int, ...]  # workers whose model differs
@@ -38,8 +36,6 @@ class RoundVerdict:
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Predicted and real round times, s."""
-
     predicted: FloatArray
     real: FloatArray
 
@@ -62,7 +58,6 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """Whether models were compared and all of them were equal."""
         compared = sum(verdict.compared for verdict in self.rounds)
         return compared > 0 and not any(verdict.different for verdict in self.rounds)
 
@@ -73,7 +68,6 @@ class Verification:
 
     @property
     def whole(self) -> bool:
-        """Whether every round was compared."""
         return not any(verdict.why_not for verdict in self.rounds)
 
 
@@ -90,7 +84,8 @@ def _verify(folder: Path) -> Verification:
     timeline = read_timeline(folder)
     experiment = _repeatable_experiment(timeline, folder)
     rounds = list(read_committed_rounds(timeline))
-    private = _private_workers(timeline)
+    noted = timeline.events_of(SetupNoted)
+    private = tuple(sorted({event.worker for event in noted if event["private"]}))
     if private:
         names = ", ".join(map(str, private))
         why = f"worker{'s' if len(private) > 1 else ''} {names} used private data"
@@ -112,7 +107,7 @@ def _verify(folder: Path) -> Verification:
                 verdicts.append(RoundVerdict(index, 0, (), obstacle))
                 continue
             consensus: dict[int, str] = {}
-            if done.group is None:
+            if done.averaged is None:
                 digests = replayer.replay_round(done)
             else:
                 digests, consensus = replayer.replay_group_round(done)
@@ -138,19 +133,7 @@ def _round_times(rounds: list[CommittedRound]) -> RoundTimes:
     return RoundTimes(np.array(predicted), np.array([done.round_time for done in rounds]))
 
 
-def _private_workers(timeline: RunTimeline) -> tuple[int, ...]:
-    """The workers that said of themselves that they train on samples of their own."""
-    said = {
-        int(event["worker"])
-        for term in timeline.terms
-        for event in term.events_of(SetupNoted)
-        if event["private"]
-    }
-    return tuple(sorted(said))
-
-
 def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> Experiment:
-    """The experiment; RunError where a simulation cannot repeat it."""
     term = timeline.terms[0]
     if not (term.folder / RECORD_FILE).is_file():
         raise RunError(

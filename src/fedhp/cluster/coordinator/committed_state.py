@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import Leadership, Line
 from fedhp.cluster.protocol.setup import SetupPart
-from fedhp.cluster.protocol.succession import Leadership, Line
 from fedhp.config import Experiment, differences, parse, to_tables
 from fedhp.errors import RunError
 
@@ -69,7 +69,7 @@ class CommittedState:
             "norms": self.norms,
             "checkpoints": self.checkpoints,
             "digests": {worker: digest.hex() for worker, digest in self.digests.items()},
-            "setup": [[*part.to_list(), owner] for part, owner in self.setup.values()],
+            "setup": [[*astuple(part), owner] for part, owner in self.setup.values()],
             "private": self.private,
         }
         return json.dumps(head).encode() + b"\n" + self.planner

@@ -6,7 +6,6 @@ calls commit(). docs/protocol.md describes the same in words; tests check it wit
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -80,12 +79,6 @@ class Member:
         """How long one local step takes; 0 means that it was not measured."""
         if seconds > 0:
             self.step_time = seconds
-
-    def reported(self, *, accuracy: float, now: float) -> None:
-        """A report of this member was accepted; accuracy is NaN where nothing was tested."""
-        if math.isfinite(accuracy):
-            self.accuracy = accuracy
-        self.seen = now
 
     def leave(self) -> None:
         """It leaves, by its own decision or the operator's."""
@@ -169,9 +162,9 @@ class Conductor(Generic[T]):
         self.epoch = epoch
         self.committed = committed
         self.members: dict[int, Member] = {}  # by worker, ascending
-        self._by_name: dict[str, Member] = {}
+        self.by_name: dict[str, Member] = {}
         self.running: RunningAttempt[T] | None = None
-        self._tries = 0  # attempts at the next round in this epoch
+        self.tries = 0  # attempts at the next round in this epoch
 
     # --- members ---------------------------------------------------------------------------
 
@@ -191,7 +184,7 @@ class Conductor(Generic[T]):
         step_time: float = float("nan"),
     ) -> Member:
         """A worker joins, for the first time or again."""
-        member = self.by_name(name)
+        member = self.by_name.get(name)
         if member is None:
             member = self._add(Member(self._free_index(name), name))
         elif member.removed:
@@ -222,14 +215,10 @@ class Conductor(Generic[T]):
     def loses_report(self, name: str, *, incarnation: int) -> bool:
         """Whether the running attempt waits for a report that a later process of this name does
         not have. Members of a group are judged with their attempt."""
-        running, member = self.running, self.by_name(name)
+        running, member = self.running, self.by_name.get(name)
         if running is None or member is None or not incarnation > member.incarnation > 0:
             return False
         return member.worker in running.awaited - running.required
-
-    def by_name(self, name: str) -> Member | None:
-        """The member of this name."""
-        return self._by_name.get(name)
 
     def status(self, member: Member, now: float) -> MemberStatus:
         """Whether a member can take part now."""
@@ -267,10 +256,6 @@ class Conductor(Generic[T]):
             or silent > self.settings.dead_after
             or member.suspended_to > self.committed.round_index
         )
-
-    def must_join(self, member: Member, now: float) -> bool:
-        """Whether it has to join before anything else: it left, or was silent for long."""
-        return member.left or now - member.seen > self.settings.dead_after
 
     def ready(self, now: float) -> list[Member]:
         """Members that can take part in the next attempt, by worker."""
@@ -323,11 +308,6 @@ class Conductor(Generic[T]):
 
     # --- attempts --------------------------------------------------------------------------
 
-    @property
-    def tries(self) -> int:
-        """Attempts at the round after the committed one, so far."""
-        return self._tries
-
     def begin(
         self,
         participants: Iterable[int],
@@ -340,8 +320,8 @@ class Conductor(Generic[T]):
         group average, which takes effect for all of them or for none."""
         if self.running is not None:
             raise RuntimeError("an attempt is running")
-        self._tries += 1
-        attempt = Attempt(self.epoch, self.committed.round_index + 1, self._tries)
+        self.tries += 1
+        attempt = Attempt(self.epoch, self.committed.round_index + 1, self.tries)
         workers = frozenset(participants)
         self.running = RunningAttempt(
             attempt,
@@ -396,10 +376,11 @@ class Conductor(Generic[T]):
         running = self.running
         if running is None:
             return AttemptVerdict.WAIT
-        if self._group_is_lost(running, now):
+        if running.required and self._group_is_lost(running, now):
             return AttemptVerdict.GIVE_UP
+        members = self.members
         if now < running.deadline and any(
-            self._is_alive(worker, now) for worker in running.awaited
+            worker in members and self.is_alive(members[worker], now) for worker in running.awaited
         ):
             return AttemptVerdict.WAIT
         if len(running.reports) >= max(1, self.settings.min_workers):
@@ -476,7 +457,7 @@ class Conductor(Generic[T]):
         for worker in self.running.reports:
             member = self.members[worker]
             member.models = (*member.models[-limits.MODEL_VERSIONS + 1 :], attempt)
-        self.running, self._tries = None, 0
+        self.running, self.tries = None, 0
         return attempt
 
     def give_up(self) -> None:
@@ -487,7 +468,7 @@ class Conductor(Generic[T]):
 
     def _add(self, member: Member) -> Member:
         """Keeps the members in the order of their index, which few ever join."""
-        self.members[member.worker] = self._by_name[member.name] = member
+        self.members[member.worker] = self.by_name[member.name] = member
         self.members = dict(sorted(self.members.items()))
         return member
 

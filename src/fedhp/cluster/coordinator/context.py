@@ -1,18 +1,162 @@
-"""What all objects of a coordinator that leads have in common.
+"""What all objects of a coordinator that leads have in common, and who waits for a change.
 
 All of them run in one event loop, so nothing needs a lock; none of them looks at a clock: whoever
-calls passes the time.
+calls passes the time. A member is woken only when its order may have changed. Whatever notices
+something unusual sets a warning: status, metrics, log and history all show the same one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Conductor
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
-from fedhp.cluster.coordinator.waiting import RoundLoopWaker, WaitingMembers
-from fedhp.cluster.coordinator.warnings import Warnings
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
+from fedhp.cluster.protocol.calls import LogThrottle
+from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.message_checks import (
+    MAX_WARNING_MEMBERS,
+    MAX_WARNINGS,
+    one_line,
+)
 from fedhp.config import Experiment
+
+LOG = logging.getLogger("fedhp.coordinator")
+
+
+@dataclass(slots=True)
+class WaitingCall:
+    """One call that waits."""
+
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    replaced: bool = False  # by a later call of the same member
+
+    async def until_changed(self, seconds: float) -> None:
+        """Wait until the order may have changed, at most so long; Refused if replaced."""
+        with contextlib.suppress(TimeoutError):
+            # wait_for would lose a cancellation that comes together with the event.
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        self.changed.clear()
+        if self.replaced:
+            raise Refused("replaced", "a later call of this worker took the place of this one")
+
+
+class WaitingMembers:
+    """The waiting calls, by worker."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, WaitingCall] = {}
+        self.without_model: set[int] = set()  # those that wait for a model to continue from
+
+    @contextlib.contextmanager
+    def begin(self, worker: int) -> Iterator[WaitingCall]:
+        """Wait for this worker inside the block; an earlier call of it ends."""
+        earlier = self._calls.get(worker)
+        if earlier is not None:
+            earlier.replaced = True
+            earlier.changed.set()
+        call = self._calls[worker] = WaitingCall()
+        try:
+            yield call
+        finally:
+            if self._calls.get(worker) is call:
+                del self._calls[worker]
+                self.without_model.discard(worker)
+
+    def workers(self) -> list[int]:
+        """Who waits."""
+        return list(self._calls)
+
+    def wake(self, workers: Iterable[int]) -> None:
+        """The orders of these workers may have changed."""
+        for worker in workers:
+            call = self._calls.get(worker)
+            if call is not None:
+                call.changed.set()
+
+    def waits_for_model(self, worker: int) -> None:
+        """Nobody has the model that this worker needs: it is woken when somebody may have it."""
+        self.without_model.add(worker)
+
+    def wake_without_model(self) -> None:
+        """Somebody may have the model that some workers need."""
+        workers, self.without_model = self.without_model, set()
+        self.wake(workers)
+
+    def wake_all(self) -> None:
+        """Everybody's order may have changed."""
+        self.wake(self.workers())
+
+
+class RoundLoopWaker:
+    """Wakes the round loop: it may have to go on."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self.notify = self._changed.set  # to be called when something changed
+
+    async def wait(self, seconds: float) -> None:
+        """In the round loop: wait until something changes, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            # wait_for would lose a cancellation that comes together with the event.
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class RunWarning:
+    """Something unusual that lasts."""
+
+    key: str  # for programs: a few lower-case words with "_" between them
+    members: tuple[str, ...]  # the names of those that it is about, sorted
+    value: float
+    text: str  # for people
+
+    def to_wire(self) -> wire.Warning:
+        """For a status."""
+        members = self.members[:MAX_WARNING_MEMBERS]
+        return wire.Warning(
+            key=self.key, members=members, value=self.value, text=one_line(self.text)
+        )
+
+
+class Warnings:
+    """The warnings that last, by key and members."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._current: dict[tuple[str, tuple[str, ...]], RunWarning] = {}
+        self._throttle = LogThrottle()
+
+    def set(self, key: str, *, members: Iterable[str] = (), value: float, text: str) -> None:
+        """Something unusual begins, or goes on with another number: only the first is logged."""
+        names = tuple(sorted(members))
+        before = self._current.get((key, names))
+        if before is None and len(self._current) >= MAX_WARNINGS:
+            return
+        self._current[key, names] = warning = RunWarning(key, names, value, text)
+        if before is None and self._throttle.admit(key, *names)[0]:
+            self._history.note(events.Warned(key, names, value, text))
+            LOG.warning("%s", warning.text)
+
+    def end(self, key: str, *, members: Iterable[str] | None = None) -> None:
+        """It is over: the warning of these members, or all of this key."""
+        names = None if members is None else tuple(sorted(members))
+        for subject in [each for each in self._current if each[0] == key]:
+            if names is None or subject[1] == names:
+                del self._current[subject]
+
+    def on_wire(self) -> list[wire.Warning]:
+        """All of them, for a status."""
+        return [self._current[subject].to_wire() for subject in sorted(self._current)]
 
 
 class LeaderContext:

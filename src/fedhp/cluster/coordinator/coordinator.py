@@ -23,15 +23,14 @@ from fedhp.cluster.coordinator.attempts.deadlines import attempt_pause
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState, LeadingProcess
 from fedhp.cluster.coordinator.members.admission import BY_OPERATOR
 from fedhp.cluster.coordinator.members.setup_checks import parts_of_this_machine
-from fedhp.cluster.coordinator.phase import STOP_SECONDS
+from fedhp.cluster.coordinator.phase import STOP_SECONDS, Phase
 from fedhp.cluster.coordinator.planning.planning import averages_in_groups, is_asynchronous
 from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.coordinator.service import CoordinatorService
-from fedhp.cluster.coordinator.state import CoordinatorState, LeadingProcess
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
@@ -39,7 +38,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.service_methods import COORDINATOR_SERVICE, ServiceMethods
+from fedhp.cluster.protocol.calls import COORDINATOR_SERVICE, ServiceMethods
 from fedhp.cluster.security.renewal import AnyIdentity, ExpiryWatch, renewable
 from fedhp.cluster.security.tls import AllowList, server_credentials
 from fedhp.config import Experiment
@@ -265,7 +264,7 @@ def _conductor(committed: CommittedState, *, epoch: int) -> Conductor[wire.Round
     )
     conductor.restore(committed.members)
     for name in committed.removed:
-        member = conductor.by_name(name)
+        member = conductor.by_name.get(name)
         if member is not None:
             conductor.remove(member, BY_OPERATOR)
     return conductor
@@ -301,7 +300,8 @@ class CoordinatorRoundLoop:
         stopping = asyncio.create_task(self._commit_stop())
         removing = asyncio.create_task(self._commit_removals())
         try:
-            while not phase.has_all_rounds(state.round_index) and not phase.stopping:
+            conductor, ends = state.conductor, phase.stop_condition
+            while conductor.committed.round_index < ends.last_round and not phase.stopping:
                 phase.has_begun = True
                 await one_round()
             if phase.stop_requested.is_set():
@@ -352,22 +352,29 @@ class CoordinatorRoundLoop:
 
     async def _round(self) -> None:
         """One attempt at the next round."""
-        await self._hold_back()
         attempts = self.state.attempts
-        participants = attempts.chosen(await self._gather())
+        if self.state.conductor.tries:
+            await self._hold_back()
+        participants = await self._gather()
+        if self.context.groups:
+            participants = attempts.chosen(participants)
         if self.phase.stopping:
             return
-        await self._survey(participants)
+        if self.state.survey.is_due(participants):
+            await self._survey(participants)
         planned = await self._plan(participants)
         await self._write(self.history.flush)
         started = time.monotonic()
-        attempt = self._order(participants, planned, started)
+        attempt = attempts.begin(planned, participants, started=started)
+        reach("coordinator.ordering", attempt.round_index)
+        self.context.waiting.wake(participants)
         reports = await self._collect(attempt, started)
         if reports is None:
             return
         planner, seconds = self.state.planning.rounds, attempts.deadlines.last_round
         record = planner.finish(planned, reports, seconds=seconds)
-        attempts.groups.judge_losses(attempt, reports)
+        if self.context.groups:
+            attempts.groups.judge_losses(attempt, reports)
         await self._commit_round(record, attempt, reported=sorted(reports))
 
     async def _round_of_turns(self) -> None:
@@ -416,25 +423,26 @@ class CoordinatorRoundLoop:
         patience = 0.0 if timed else self.experiment.cluster.gather
         while not self.phase.stopping:
             now = time.monotonic()
-            aside = groups.left_aside()
+            aside = groups.left_aside() if self.context.groups else []
             ready = members.ready(now, without=aside)
             waited, enough = now - started, len(ready) >= max(1, least)
             if not enough and aside:
                 groups.end_left_aside()
                 continue
             if not enough and state.conductor.end_suspensions(now):
-                catch_up.wake_behind()
+                members.wake_behind()
                 continue
             complete = len(ready) + len(aside) == wanted or (enough and waited >= patience)
-            if complete and members.settle_setup(ready):
+            if complete and members.setups.unsettled and members.settle_setup(ready):
                 continue  # some of them may differ
-            if complete:
+            if complete and state.planning.planner is None:
                 state.planning.settle_model_size(ready)
             if complete and state.planning.planner is not None:
-                late = catch_up.late_members(now)
-                self.phase.proceed()
+                late = catch_up.late_members(now) if catch_up.waits else []
+                self.phase.current, self.phase.why = Phase.RUNNING, ""
                 if not late or waited >= patience + catch_up.seconds(late, now=now):
-                    catch_up.waited_for(late, ready=ready)
+                    if catch_up.waits:
+                        catch_up.waited_for(late, ready=ready)
                     return ready
                 waiting = events.Waiting(ready=ready, late=[member.worker for member in late])
             else:
@@ -455,10 +463,8 @@ class CoordinatorRoundLoop:
         return []
 
     async def _survey(self, participants: list[int]) -> None:
-        """Have links timed before the first plan, once, if none was timed yet."""
+        """Have links timed before the first plan."""
         survey = self.state.survey
-        if not survey.is_due(participants):
-            return
         survey.begin(participants, time.monotonic())
         self.phase.why = "the links are being timed"
         while not self.phase.stopping and not survey.is_over(time.monotonic()):
@@ -469,27 +475,21 @@ class CoordinatorRoundLoop:
     async def _plan(self, participants: list[int]) -> NetworkRound:
         """Ask the algorithm, in a thread: it may take a while."""
         planning, attempts = self.state.planning, self.state.attempts
-        coming = self.state.round_index + 1
+        groups, coming = attempts.groups, self.state.conductor.committed.round_index + 1
         reach("coordinator.planning", coming)
         present = np.isin(np.arange(self.experiment.workers), participants)
-        attempts.groups.settle_versions(participants)
+        if self.context.groups:
+            groups.settle_versions(participants)
         return await asyncio.to_thread(
             planning.rounds.plan,
             coming,
             present,
             planning.step_times(),
-            restarted=attempts.groups.restarting(),
+            restarted=groups.restarting() if self.context.groups else (),
             epoch_steps=planning.epoch_steps(),
             avoid=attempts.avoided_links(time.monotonic()),
-            grouped=not attempts.goes_without_group(),
+            grouped=not (self.context.groups and attempts.goes_without_group()),
         )
-
-    def _order(self, participants: list[int], planned: NetworkRound, started: float) -> Attempt:
-        """Begin an attempt; the workers that wait get their orders."""
-        attempt = self.state.attempts.begin(planned, participants, started=started)
-        reach("coordinator.ordering", attempt.round_index)
-        self.context.waiting.wake(participants)
-        return attempt
 
     async def _collect(
         self, attempt: Attempt, started: float
@@ -507,8 +507,9 @@ class CoordinatorRoundLoop:
             verdict = conductor.verdict(now)
             if verdict is AttemptVerdict.COMMIT and hurried and conductor.overdue(now):
                 verdict = AttemptVerdict.GIVE_UP  # who is late would be left with an older model
-            if verdict is AttemptVerdict.COMMIT and attempts.groups.dispute_results():
-                verdict = AttemptVerdict.GIVE_UP
+            if verdict is AttemptVerdict.COMMIT and self.context.groups:
+                disputed = attempts.groups.dispute_results()
+                verdict = AttemptVerdict.GIVE_UP if disputed else verdict
             if verdict is not AttemptVerdict.WAIT:
                 break
             gone = self.state.members.gone(now)
@@ -532,10 +533,12 @@ class CoordinatorRoundLoop:
         await self._write(lambda: self.context.record.write(record))
         await self.commit(attempt)
         self.state.attempts.committed(attempt, reported=reported)
-        self.state.attempts.accuracy_tested(record.accuracy)
+        if (accuracy := record.accuracy) is not None:
+            self.state.attempts.accuracy_tested(accuracy)
         reach("coordinator.committed", record.round_index)
         self.on_round(record)
-        self.state.catch_up.wake_behind()
+        if len(reported) < len(self.state.conductor.members):  # others may be behind now
+            self.state.members.wake_behind()
 
     async def commit(self, attempt: Attempt | None = None) -> None:
         """Make the state durable with this attempt; without a majority wait for one."""
@@ -559,7 +562,9 @@ class CoordinatorRoundLoop:
                     await self._pause(str(error))
             else:
                 self._last = committed
-                self._continue()
+                if self.phase.interrupted:
+                    self._continue()
+                self._vain_tries = 0
                 self.phase.why = ""
                 return
 
@@ -573,7 +578,9 @@ class CoordinatorRoundLoop:
             except StorageFull as error:
                 await self._wait_for_space(error)
             else:
-                self._continue()
+                if self.phase.interrupted:
+                    self._continue()
+                self._vain_tries = 0
                 return
 
     async def _wait_for_space(self, error: StorageFull) -> None:
@@ -584,11 +591,11 @@ class CoordinatorRoundLoop:
         self._vain_tries += 1
         if self._vain_tries > WRITE_TRIES:
             raise error
-        await self._pause(self.phase.why if self.phase.is_interrupted else error.problem)
+        await self._pause(self.phase.why if self.phase.interrupted else error.problem)
 
     async def _pause(self, why: str) -> None:
         """Do nothing for a moment; the first one says why in the log and the history."""
-        if not self.phase.is_interrupted:
+        if self.phase.interrupted is None:
             LOG.warning("paused: %s", why)
             self.history.note(events.Paused(why))
         self.phase.pause(why)
@@ -596,12 +603,10 @@ class CoordinatorRoundLoop:
         await asyncio.sleep(RETRY_SECONDS)
 
     def _continue(self) -> None:
-        """Something was written: the pause, if there was one, is over."""
-        self._vain_tries = 0
-        if self.phase.is_interrupted:
-            self.phase.resume()
-            LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
-            self.history.note(events.Resumed(self.state.round_index + 1))
+        """Something was written: the pause is over."""
+        self.phase.resume()
+        LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
+        self.history.note(events.Resumed(self.state.round_index + 1))
 
 
 async def note_freezes(history: History) -> None:

@@ -1,4 +1,9 @@
-"""What the coordinator answers when it is called: orders, receipts, heartbeats, status."""
+"""What a coordinator knows while it leads, one object for each idea, and what it answers when it is
+called: orders, receipts, heartbeats, status.
+
+The state is made when the lead is taken, so it is always whole. coordinator.py drives the rounds,
+the handlers answer calls; both change the objects only through their methods, and pass the time.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +11,29 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedhp.cluster.coordinator.attempts import orders
+from fedhp.cluster.coordinator.attempts.attempts import Attempts
+from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
+from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.members import dial_back
-from fedhp.cluster.coordinator.members.admission import BY_OPERATOR
-from fedhp.cluster.coordinator.members.dial_back import IpAddress
-from fedhp.cluster.coordinator.phase import STOP_SECONDS, Phase
-from fedhp.cluster.coordinator.reachability import broken_links_on_wire
-from fedhp.cluster.coordinator.state import CoordinatorState
+from fedhp.cluster.coordinator.members.admission import BY_OPERATOR, Admission
+from fedhp.cluster.coordinator.members.catch_up import CatchUp
+from fedhp.cluster.coordinator.members.dial_back import DialBacks, IpAddress
+from fedhp.cluster.coordinator.members.members import Members
+from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
+from fedhp.cluster.coordinator.phase import STOP_SECONDS, Phase, RunPhase
+from fedhp.cluster.coordinator.planning.planning import Planning, Survey
+from fedhp.cluster.coordinator.reachability import Reachability, broken_links_on_wire
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.cluster.protocol.guard import Guard, Refused
+from fedhp.cluster.protocol.guard import Guard, Refused, TicketPurpose, extended
 from fedhp.cluster.protocol.message_checks import (
     ANY_METRIC,
     MAX_DIAL_TEXT,
@@ -30,8 +41,9 @@ from fedhp.cluster.protocol.message_checks import (
     check_report,
     one_line,
 )
-from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.protocol.versions import installed
+from fedhp.cluster.security.tls import AllowList
+from fedhp.config import to_tables
 
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
 MOST_HELPERS = 8  # peers offered to a worker that is behind
@@ -39,11 +51,110 @@ COMPARED_MODELS = 3  # of them, where mixing is robust: one of three can be wron
 
 
 @dataclass(frozen=True, slots=True)
+class LeadingProcess:
+    """What the process of a coordinator has, apart from what is committed."""
+
+    leads: Callable[[], bool]  # ask before giving an order
+    place: str = ""  # which copy of the ledger this is
+    allowed: AllowList = field(default_factory=lambda: AllowList(None))
+    compares: bool = False  # the workers' data and models with those of this machine
+
+
+class CoordinatorState:
+    """The state of a coordinator that leads."""
+
+    def __init__(
+        self, context: LeaderContext, committed: CommittedState, process: LeadingProcess
+    ) -> None:
+        self.context, self.conductor = context, context.conductor
+        self.experiment, self.run = committed.experiment, committed.run
+        self._tables = to_tables(committed.experiment)
+        self.leads, self.place = process.leads, process.place
+        epoch = self.conductor.epoch
+        self.leaders = extended(committed.leaders, epoch, start=committed.attempt)
+        self.guard = Guard(run=committed.run, epoch=epoch)
+        self.guard.token = self.token = self.leaders[-1].token  # of this epoch
+        self.phase = RunPhase(committed)
+        self.reachability = Reachability()
+        self.dial_backs = DialBacks()
+        self.planning = Planning(context, committed)
+        self.survey = Survey(context, self.planning)
+        self.attempts = Attempts(
+            context,
+            committed,
+            phase=self.phase,
+            planning=self.planning,
+            reachability=self.reachability,
+        )
+        self._checkpoints = self.attempts.groups.checkpoints.pack()  # none, without group averages
+        self.catch_up = CatchUp(context, self.planning, self.attempts)
+        self.admission = Admission(
+            context,
+            committed,
+            allowed=process.allowed,
+            guard=self.guard,
+            attempts=self.attempts,
+            reachability=self.reachability,
+        )
+        self.members = Members(
+            context,
+            committed,
+            phase=self.phase,
+            planning=self.planning,
+            survey=self.survey,
+            attempts=self.attempts,
+            admission=self.admission,
+            reachability=self.reachability,
+            setups=SetupChecks(
+                committed.setup,
+                private=committed.private,
+                awaits_own=process.compares and not committed.setup,
+            ),
+        )
+
+    @property
+    def round_index(self) -> int:
+        """The last committed round."""
+        return self.context.round_index
+
+    def committed_state(self, attempt: Attempt | None = None) -> CommittedState:
+        """What the ledger is to hold once this attempt, or the last one, is committed."""
+        groups, digests = self.attempts.groups, self.attempts.digests
+        grouped = self.context.groups
+        planner, allowed = self.planning.planner, self.admission.allowed.names
+        return CommittedState(
+            run=self.run,
+            experiment=self.experiment,
+            attempt=attempt or self.conductor.committed,
+            members=self.members.named(),
+            model_bytes=self.planning.model_bytes,
+            allowed=None if allowed is None else tuple(sorted(allowed)),
+            removed=self.admission.removed_names(),
+            planner=b"" if planner is None else planner.pack(),
+            bytes_sent=self.phase.stop_condition.bytes_sent,
+            ended=self.phase.stop_condition.reason,
+            stopped=self.phase.stopping,
+            informed=tuple(sorted(self.members.informed)),
+            digests=digests.by_worker if attempt is None else digests.after_commit(),
+            versions=groups.versions_after(attempt) if attempt and grouped else groups.versions,
+            norms=groups.norms_after() if attempt and grouped else groups.norms,
+            checkpoints=groups.checkpoints.pack() if grouped else self._checkpoints,
+            certificates=self.admission.bindings.pack(),
+            setup=dict(self.members.setups.reference),
+            private=tuple(sorted(self.members.setups.private)),
+            leaders=self.leaders,
+            place=self.place,
+            tables=self._tables,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ExpectedReport:
-    """What a report must belong to: the attempt, and the peers that its order named."""
+    """What a report must belong to: the attempt, the peers and exchanges of its order."""
 
     attempt: Attempt
     peers: frozenset[int]
+    exchanges: int
 
 
 class CoordinatorHandlers:
@@ -51,11 +162,7 @@ class CoordinatorHandlers:
 
     def __init__(self, state: CoordinatorState) -> None:
         self.state = state
-
-    @property
-    def guard(self) -> Guard:
-        """Judges envelopes."""
-        return self.state.guard
+        self.guard = state.guard
 
     def join(self, name: str, request: wire.JoinRequest) -> wire.JoinReply:
         """A worker joins, for the first time or again."""
@@ -74,10 +181,11 @@ class CoordinatorHandlers:
     def member(self, name: str) -> Member:
         """The member of this name, or Refused("joined")."""
         conductor = self.state.conductor
-        member = conductor.by_name(name)
+        member = conductor.by_name.get(name)
         if member is not None and member.removed:
             raise Refused("removed", f"{name} was removed: {member.removed}")
-        if member is None or conductor.must_join(member, time.monotonic()):
+        silent = 0.0 if member is None else time.monotonic() - member.seen
+        if member is None or member.left or silent > conductor.settings.dead_after:
             raise Refused("joined", f"{name} is not a member: join again")
         return member
 
@@ -115,7 +223,7 @@ class CoordinatorHandlers:
             order.wait.why = "this coordinator does not lead any more"
             return order
         drained = member.draining and member.worker not in attempts.work.orders
-        if phase.is_finished or drained or member.removed:
+        if phase.current is Phase.FINISHED or drained or member.removed:
             state.members.dismiss(member)
             order.finished.why = member.removed or phase.why or "drained"
             order.finished.removed = bool(member.removed)
@@ -163,7 +271,7 @@ class CoordinatorHandlers:
                 return order
             work = attempts.work.orders.get(member.worker)
             if work is not None and member.worker in running.awaited:
-                attempts.work.give(member.worker, steps=work.local_steps, now=now)
+                attempts.work.given.setdefault(member.worker, (now, work.local_steps))
                 order.work.CopyFrom(work)
                 return order
         order.wait.why = phase.why or "for the others"
@@ -175,7 +283,7 @@ class CoordinatorHandlers:
         """A turn mostly ends in the next round: that one decides whether its model is tested."""
         state, attempts = self.state, self.state.attempts
         turn = attempts.turns.turn_of(member, round_index=attempt.round_index, now=now)
-        attempts.work.give(member.worker, steps=turn.action.local_steps, now=now)
+        attempts.work.given.setdefault(member.worker, (now, turn.action.local_steps))
         return orders.turn_order(
             turn,
             Attempt(state.conductor.epoch, turn.round_index, 1),
@@ -195,22 +303,27 @@ class CoordinatorHandlers:
             attempt = running.attempt
         else:
             raise Refused("attempt", "no attempt is running: it was given up, or is over")
-        return ExpectedReport(attempt, work.peers_of(member.worker))
+        order = work.orders.get(member.worker, wire.Work())
+        exchanges = max(1, sum(int(mix.times) for mix in order.exchanges))
+        return ExpectedReport(attempt, work.peers.get(member.worker, frozenset()), exchanges)
 
     def report(self, member: Member, report: wire.RoundReport) -> None:
         """What a member measured; Refused if it is not as expected."""
         state, expects_shares = self.state, self.state.experiment.task.name == "classification"
-        state.attempts.digests.late_report(member, report)
-        expected = self.expected(member)
-        check_report(
-            report,
-            workers=state.experiment.workers,
-            worker=member.worker,
-            attempt=expected.attempt,
-            asked=expected.peers,
-            most_bytes=state.planning.largest_transfer,
-            metric=SHARE if expects_shares else ANY_METRIC,
-        )
+        try:
+            expected = self.expected(member)
+            check_report(
+                report,
+                workers=state.experiment.workers,
+                worker=member.worker,
+                attempt=expected.attempt,
+                asked=expected.peers,
+                most_bytes=expected.exchanges * state.planning.largest_transfer,
+                metric=SHARE if expects_shares else ANY_METRIC,
+            )
+        except Refused:
+            state.attempts.digests.late_report(member, report)
+            raise
         state.attempts.report(member, report, now=time.monotonic())
 
     def beat(self, member: Member, phase: str) -> wire.BeatReply:
@@ -252,7 +365,7 @@ class CoordinatorHandlers:
     ) -> wire.DialBackReply:
         """Whether others can connect to the machine that asks. Members try it; without members
         the coordinator does, with `handshake`."""
-        own = self.state.conductor.by_name(name)
+        own = self.state.conductor.by_name.get(name)
         if own is not None and own.removed:
             raise Refused("removed", f"{name} was removed: {own.removed}")
         self.state.dial_backs.admit(name)
@@ -271,7 +384,7 @@ class CoordinatorHandlers:
     def leave(self, name: str, request: wire.LeaveRequest) -> None:
         """A member leaves; or it has carried out the last order that it got, perhaps as one that
         was silent for long meanwhile, or was drained."""
-        member, members = self.state.conductor.by_name(name), self.state.members
+        member, members = self.state.conductor.by_name.get(name), self.state.members
         if request.finished and member is not None and members.was_dismissed(member):
             members.finished(member)
         else:
@@ -324,7 +437,7 @@ class CoordinatorHandlers:
                 f"or in {STOP_SECONDS:g} s if that takes longer"
             )
         name = getattr(request, str(what))
-        member = self.state.conductor.by_name(name)
+        member = self.state.conductor.by_name.get(name)
         if member is None:
             members = self.state.conductor.members.values()
             names = ", ".join(sorted(member.name for member in members))

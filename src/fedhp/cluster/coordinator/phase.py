@@ -6,7 +6,7 @@ import asyncio
 from enum import StrEnum
 
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.engine.until import StopCondition
+from fedhp.engine.testing import StopCondition
 
 STOP_SECONDS = 3.0  # that a running round has to end, once the run or a member is to stop
 
@@ -30,7 +30,7 @@ class RunPhase:
         self.stopping = committed.stopped  # why an operator ends the run
         self.stop_requested, self.stop_committed = asyncio.Event(), asyncio.Event()
         self.has_begun = False  # a round under this coordinator
-        self._interrupted: Phase | None = None
+        self.interrupted: Phase | None = None  # what it did before nothing could be written
         self._rounds = committed.experiment.rounds
         self.stop_condition = StopCondition(committed.experiment, tested=True, by_middle=True)
         last = committed.attempt.round_index
@@ -47,25 +47,16 @@ class RunPhase:
         self.current = Phase.GATHERING if round_index == 0 else Phase.PAUSED
         self.why = why
 
-    def proceed(self) -> None:
-        """Enough workers are ready."""
-        self.current, self.why = Phase.RUNNING, ""
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether nothing can be written or committed at the moment."""
-        return self._interrupted is not None
-
     def pause(self, why: str) -> None:
         """Nothing can be written or committed at the moment."""
-        if self._interrupted is None:
-            self._interrupted = self.current
+        if self.interrupted is None:
+            self.interrupted = self.current
         self.current, self.why = Phase.PAUSED, why
 
     def resume(self) -> None:
         """Something was written: continue where the pause, if there was one, began."""
-        self.current, self.why = self._interrupted or self.current, ""
-        self._interrupted = None
+        self.current, self.why = self.interrupted or self.current, ""
+        self.interrupted = None
 
     def stop(self, why: str) -> None:
         """End the run after its present round, or in a few seconds if that takes longer."""
@@ -83,7 +74,7 @@ class RunPhase:
 
     def finish(self, round_index: int) -> None:
         """The run ends after this round: with all its rounds, by a condition, or stopped."""
-        self.current, self._interrupted = Phase.FINISHED, None
+        self.current, self.interrupted = Phase.FINISHED, None
         self.why = self.stop_condition.reason or f"all {self._rounds} rounds are done"
         if self.stopping and not self.has_all_rounds(round_index):
             self.why = self.stopping

@@ -15,7 +15,7 @@ from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.call_limits import LogThrottle
+from fedhp.cluster.protocol.calls import LogThrottle
 from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS, MAX_CAUSE, one_line
 from fedhp.types import Pair
 
@@ -56,29 +56,29 @@ class Reachability:
     """What the members say about their links, and who is silent."""
 
     def __init__(self, throttle: LogThrottle | None = None) -> None:
-        self._broken: dict[tuple[int, int], LinkFailure] = {}  # by worker and peer
+        self.failures: dict[tuple[int, int], LinkFailure] = {}  # by worker and peer
         self._silent: dict[int, MemberStatus] = {}
         self._closed: dict[int, float] = {}  # by worker: when its call broke off
         self._lost: set[int] = set()  # those of whom this was noted
         self._throttle = throttle or LogThrottle()
 
     def __len__(self) -> int:
-        return len(self._broken)
+        return len(self.failures)
 
     def broken(self, *, round_index: int) -> list[LinkFailure]:
         """The links that are broken, as far as they were tried lately; by worker and peer."""
         old = [
-            ends for ends, link in self._broken.items() if link.last < round_index - RECENT_ROUNDS
+            ends for ends, link in self.failures.items() if link.last < round_index - RECENT_ROUNDS
         ]
         for ends in old:
-            del self._broken[ends]
-        return [self._broken[ends] for ends in sorted(self._broken)]
+            del self.failures[ends]
+        return [self.failures[ends] for ends in sorted(self.failures)]
 
     def refused(self, *, round_index: int, now: float) -> frozenset[Pair]:
         """Links that no plan should use: one end has the other in quarantine."""
         return frozenset(
             (min(link.worker, link.peer), max(link.worker, link.peer))
-            for link in (self.broken(round_index=round_index) if self._broken else ())
+            for link in self.broken(round_index=round_index)
             if link.why == QUARANTINED and now - link.at < limits.PEER_QUARANTINE_SECONDS
         )
 
@@ -98,8 +98,8 @@ class Reachability:
                 if link.lost in NOT_BROKEN or (link.probe and link.lost == "deadline"):
                     continue
                 self._failed(member, link, members=members, round_index=round_index, now=now)
-            elif self._broken:
-                failure = self._broken.pop((member.worker, link.worker), None)
+            elif self.failures:
+                failure = self.failures.pop((member.worker, link.worker), None)
                 if failure is not None:
                     self._works_again(member, failure, members=members, round_index=round_index)
 
@@ -108,8 +108,8 @@ class Reachability:
         self._silent.pop(worker, None)
         self._closed.pop(worker, None)
         self._lost.discard(worker)
-        for ends in [ends for ends in self._broken if worker in ends]:
-            del self._broken[ends]
+        for ends in [ends for ends in self.failures if worker in ends]:
+            del self.failures[ends]
 
     def closed(self, member: Member, now: float) -> None:
         """A call of a member broke off while it waited: the member or its connection is gone."""
@@ -177,14 +177,14 @@ class Reachability:
         now: float,
     ) -> None:
         ends, why = (member.worker, link.worker), one_line(link.lost, most=MAX_CAUSE)
-        before = self._broken.get(ends)
+        before = self.failures.get(ends)
         if before is not None:
             failures = before.failures + 1
-            self._broken[ends] = replace(
+            self.failures[ends] = replace(
                 before, why=why, last=round_index, failures=failures, at=now
             )
             return
-        self._broken[ends] = LinkFailure(*ends, why, since=round_index, last=round_index, at=now)
+        self.failures[ends] = LinkFailure(*ends, why, since=round_index, last=round_index, at=now)
         peer = members.get(link.worker)
         self._log(
             logging.WARNING,

@@ -74,7 +74,8 @@ class RunRecordWriter:
 
     def write(self, record: RoundRecord) -> None:
         """Append a round."""
-        self._write_description()
+        if self._samples_changed or self._unwritten:
+            self._write_description()
         self._store.commit(record)
 
     def note_samples(self, worker: int, samples: int) -> None:

@@ -20,9 +20,8 @@ from fedhp.cluster.coordinator.members.dial_back import source_of
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
-from fedhp.cluster.protocol.call_limits import REFUSAL_COST, CallLimits, LogThrottle
+from fedhp.cluster.protocol.calls import REFUSAL_COST, CallLimits, LogThrottle, Messages
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
-from fedhp.cluster.protocol.service_methods import Messages
 from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.security.tls import (
@@ -218,9 +217,13 @@ class CoordinatorService:
             name = caller.name
             request = await messages.only()
             self._limits.charge(name, messages.size / REQUEST_BYTES)
-            self._admit(request, method, caller)
+            said = [(request, CALL_RULES[method])]
             if isinstance(request, wire.NextRequest) and request.HasField("report"):
-                self._admit(request.report, "Report", caller)
+                said.append((request.report, CALL_RULES["Report"]))
+            for message, rule in said:
+                self.handlers.guard.check(
+                    message.envelope, peer=name, roles=caller.roles, rule=rule
+                )
             if self._expiry is not None:
                 self._expiry.see(name, caller.certificate)
             if method in CHECKS:
@@ -254,7 +257,7 @@ class CoordinatorService:
 
     def _refusal(self, caller: PeerIdentity, method: str) -> Refused | None:
         """Why nothing of this caller is read; None if it is."""
-        if refusal := self.allowed.refusal(caller.name):
+        if self.allowed.names is not None and (refusal := self.allowed.refusal(caller.name)):
             return Refused("unknown", refusal)
         try:
             self.handlers.guard.enter(caller.name)
@@ -263,11 +266,6 @@ class CoordinatorService:
         except Refused as refused:
             return refused
         return None
-
-    def _admit(self, message: Any, method: str, caller: PeerIdentity) -> None:
-        self.handlers.guard.check(
-            message.envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES[method]
-        )
 
     def _cost(self, method: str) -> float:
         cost = COSTS.get(method, 1.0)

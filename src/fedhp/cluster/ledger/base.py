@@ -9,7 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from fedhp.errors import FedhpError, RunError
+from fedhp.cluster.security.identity import format_time
+from fedhp.cluster.security.renewal import AnyIdentity, renewable
+from fedhp.cluster.security.signatures import sign, verify
+from fedhp.errors import FedhpError, IdentityError, RunError
+
+PURPOSE = "the committed state of a run"
 
 
 class NotLeader(FedhpError):
@@ -60,3 +65,42 @@ class Ledger(Protocol):
     async def close(self) -> None:
         """Let another process lead."""
         ...
+
+
+class SignedLedger:
+    """Signs what this process commits, and verifies what it continues from: whoever can write where
+    the bytes are stored cannot make a coordinator act on them."""
+
+    def __init__(self, ledger: Ledger, identity: AnyIdentity, *, where: str) -> None:
+        self._ledger, self._identity, self._where = ledger, renewable(identity), where
+        self.lost, self.lead, self.leads = ledger.lost, ledger.lead, ledger.leads
+        self.place, self.close = ledger.place, ledger.close
+
+    async def committed(self) -> bytes | None:
+        """The last committed state; LedgerDamaged unless a coordinator signed it."""
+        signed = await self._ledger.committed()
+        if signed is None:
+            return None
+        try:
+            authority = self._identity.current().authority
+            return verify(signed, authority=authority, purpose=PURPOSE, role="coordinator")
+        except IdentityError as error:
+            raise LedgerDamaged(
+                f"{self._where}: the committed state is refused: {error.problem}",
+                allowed="a state that a coordinator with a certificate of this authority signed",
+                fix="find out who wrote it; restore a copy, or start a new run",
+            ) from None
+
+    async def commit(self, state: bytes) -> None:
+        """Sign this state and make it the committed one; Unreachable with an expired certificate,
+        since nobody would accept such a signature."""
+        identity = self._identity.current()
+        if self._identity.expired():
+            raise Unreachable(
+                f"the certificate of {identity.name}, which signs the state, expired on "
+                f"{format_time(identity.ends)}",
+                allowed="a certificate that is valid when it signs",
+                fix=f"issue it again with --replace and copy it to {identity.folder}: the run "
+                "continues by itself",
+            )
+        await self._ledger.commit(sign(identity, state, purpose=PURPOSE))

@@ -25,8 +25,8 @@ from fedhp.cluster.ledger.etcd_client import (
     NOT_FOUND,
     EtcdClient,
     EtcdRefused,
-    Login,
-    TlsFiles,
+    Json,
+    Outcome,
     changed_at,
     created_at,
     delete,
@@ -58,18 +58,6 @@ class _Keys:
     state: str  # the pointer: which parts make up the committed state
     parts: str
 
-    @classmethod
-    def of(cls, prefix: str, run: str) -> _Keys:
-        if not re.fullmatch(r"[\w.-]+", run):
-            raise ConfigError(
-                f"{run!r} cannot be part of a key in etcd",
-                key="run",
-                allowed="letters, digits, '.', '_' and '-'",
-                fix="choose another name",
-            )
-        base = f"{prefix}/{run}"
-        return cls(f"{base}/leader", f"{base}/state", f"{base}/parts")
-
     def part(self, commit: str, number: int) -> str:
         return f"{self.parts}/{commit}/{number:04}"
 
@@ -94,6 +82,17 @@ class _Pointer:
             raise _foreign(value) from None
 
 
+def _keys_of(client: EtcdClient, run: str) -> _Keys:
+    if not re.fullmatch(r"[\w.-]+", run):
+        raise ConfigError(
+            f"{run!r} cannot be part of a key in etcd",
+            key="run",
+            allowed="letters, digits, '.', '_' and '-'",
+            fix="choose another name",
+        )
+    return _Keys(*(f"{client.prefix}/{run}/{name}" for name in ("leader", "state", "parts")))
+
+
 def _foreign(value: bytes) -> EtcdRefused:
     return EtcdRefused(
         f"a key in etcd has a value that fedhp did not write: {value[:60]!r}",
@@ -108,18 +107,11 @@ def elapsed() -> float:
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
-async def find_leader(
-    url: str,
-    run: str,
-    *,
-    tls: TlsFiles | None = None,
-    login: Login | None = None,
-    insecure: bool = False,
-) -> Leader | None:
+async def find_leader(url: str, run: str, *, insecure: bool = False) -> Leader | None:
     """The leader of a run; None: nobody leads. Unreachable if etcd does not answer."""
-    client = EtcdClient(url, tls=tls, login=login, insecure=insecure)
+    client = EtcdClient(url, insecure=insecure)
     try:
-        item = await client.get(_Keys.of(client.address.prefix, run).leader)
+        item = await client.get(_keys_of(client, run).leader)
     finally:
         await client.close()
     if item is None:
@@ -135,7 +127,7 @@ async def read_committed(url: str, run: str, *, insecure: bool = False) -> bytes
     """The committed state, for one who does not lead; None if there is none to be read now."""
     client = EtcdClient(url, insecure=insecure)
     try:
-        keys = _Keys.of(client.address.prefix, run)
+        keys = _keys_of(client, run)
         item = await client.get(keys.state)
         return None if item is None else await _whole(client, keys, _Pointer.decoded(item.value))
     finally:
@@ -175,15 +167,13 @@ class EtcdLedger:
         run: str,
         *,
         lease_seconds: float = LEASE,
-        tls: TlsFiles | None = None,
-        login: Login | None = None,
         patience: float = CALL_PATIENCE,
         clock: Callable[[], float] = elapsed,
         insecure: bool = False,
     ) -> None:
         self.lost = asyncio.Event()
-        self._client = EtcdClient(url, tls=tls, login=login, patience=patience, insecure=insecure)
-        self._keys = _Keys.of(self._client.address.prefix, run)
+        self._client = EtcdClient(url, patience=patience, insecure=insecure)
+        self._keys = _keys_of(self._client, run)
         self._lease_seconds = max(1.0, lease_seconds)  # etcd may make it longer
         self._clock = clock
         self._lease = 0
@@ -222,7 +212,9 @@ class EtcdLedger:
         holder = await self._client.get(key)
         if holder is None:
             if self._valid_until - self._clock() < self._lease_seconds / 2:
-                await self._take_lease()
+                sent, seconds = self._clock(), math.ceil(self._lease_seconds)
+                self._lease, self._lease_seconds = await self._client.grant(seconds)
+                self._valid_until = sent + self._lease_seconds * (1 - DRIFT)
             try:
                 outcome = await self._client.transact(
                     [created_at(key, 0)], [put(key, value, lease=self._lease)], [read(key)]
@@ -237,11 +229,6 @@ class EtcdLedger:
             holder = outcome.items[0]
         # A transaction whose answer was lost may have been ours.
         return 0 if holder is None or holder.lease != self._lease else holder.created
-
-    async def _take_lease(self) -> None:
-        sent = self._clock()
-        self._lease, self._lease_seconds = await self._client.grant(math.ceil(self._lease_seconds))
-        self._valid_until = sent + self._lease_seconds * (1 - DRIFT)
 
     async def _renew(self) -> None:
         # A member that is cut off from the others may renew a lease that has ended elsewhere:
@@ -270,11 +257,9 @@ class EtcdLedger:
             await asyncio.sleep(min(0.2, max(0.01, self._valid_until - self._clock())))
 
     def place(self) -> str:
-        """Nothing: there is one etcd, whoever leads."""
         return ""
 
     def leads(self) -> bool:
-        """Whether the lease cannot have ended yet, by our own clock."""
         if self._epoch and self._clock() >= self._valid_until:
             self._step_down(f"its lease was not renewed in time: {self._reason}")
         return self._epoch > 0
@@ -293,16 +278,18 @@ class EtcdLedger:
             )
         return self._epoch
 
+    async def _transact_as_leader(self, request: Json) -> Outcome:
+        is_leader = created_at(self._keys.leader, self._check_leads())
+        outcome = await self._client.transact([is_leader], [request])
+        if not outcome.succeeded:
+            self._step_down("another process took over")
+            self._check_leads()
+        return outcome
+
     async def committed(self) -> bytes | None:
-        """The last committed state, as a majority has it."""
         async with self._one_at_a_time:
             for _ in range(COMMIT_ATTEMPTS):
-                epoch = self._check_leads()
-                is_leader = created_at(self._keys.leader, epoch)
-                outcome = await self._client.transact([is_leader], [read(self._keys.state)])
-                if not outcome.succeeded:
-                    self._step_down("another process took over")
-                    self._check_leads()
+                outcome = await self._transact_as_leader(read(self._keys.state))
                 item = outcome.items[0]
                 if item is None:
                     return None
@@ -317,7 +304,6 @@ class EtcdLedger:
             )
 
     async def commit(self, state: bytes) -> None:
-        """Write the parts, then point to them; all of it only while this process leads."""
         async with self._one_at_a_time:
             epoch = self._check_leads()
             self._commits += 1
@@ -327,7 +313,7 @@ class EtcdLedger:
             pointer = _Pointer(name, len(parts), hashlib.sha256(state).hexdigest())
             for _ in range(COMMIT_ATTEMPTS):
                 for number, part in enumerate(parts[:-1]):
-                    await self._put_part(name, number, part)
+                    await self._transact_as_leader(put(self._keys.part(name, number), part))
                 if await self._point_to(pointer, parts[-1]):
                     return
             raise Unreachable(
@@ -335,14 +321,6 @@ class EtcdLedger:
                 allowed="keys that only fedhp writes",
                 fix="the run continues by itself, unless something else writes this key",
             )
-
-    async def _put_part(self, name: str, number: int, part: bytes) -> None:
-        is_leader = created_at(self._keys.leader, self._check_leads())
-        key = self._keys.part(name, number)
-        outcome = await self._client.transact([is_leader], [put(key, part)])
-        if not outcome.succeeded:
-            self._step_down("another process took over")
-            self._check_leads()
 
     async def _point_to(self, pointer: _Pointer, last: bytes) -> bool:
         """Make this the committed state; False if the pointer changed in between."""

@@ -14,8 +14,7 @@ import re
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -31,7 +30,7 @@ CALL_PATIENCE = 4.0  # s for one call, all members together
 MEMBER_SHARE = 0.4  # of it for one member
 SLOWEST_NETWORK = 500_000  # bytes/s; large calls get more time, enough for this speed
 RETRY_PAUSE = 0.1  # s before the members are asked again
-OLDEST_ETCD = (3, 4)  # before it, the gateway was at another path and incomplete
+OLDEST_ETCD = "3.4"  # before it, the gateway was at another path and incomplete
 NOT_FOUND = 5  # a code of gRPC, as are the next ones
 _TEMPORARY = {1, 2, 4, 10, 13, 14}  # another member, or the same one later, may answer better
 _STORAGE_FULL = 8
@@ -46,31 +45,7 @@ class EtcdRefused(FedhpError):
         self.code = code  # gRPC's
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files for etcds://: the authority that signed etcd's certificate, and our own."""
-
-    authority: Path
-    certificate: Path | None = None
-    key: Path | None = None
-
-    def paths(self) -> list[Path]:
-        """All files that are given."""
-        return [path for path in (self.authority, self.certificate, self.key) if path is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A user of etcd, where it requires one."""
-
-    user: str
-    password: str
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdAddress:
-    """Where etcd is, and under which prefix the keys are."""
-
+class EtcdAddress(NamedTuple):
     members: tuple[str, ...]
     prefix: str
 
@@ -102,28 +77,22 @@ class _Failure:
     permanent: bool = False
 
 
-# --- requests and answers ------------------------------------------------------------------
-
-
-def created_at(key: str, revision: int) -> Json:
+def created_at(key: str, revision: int, *, target: str = "CREATE") -> Json:
     """The condition that a key was created at this revision; 0: that it does not exist."""
-    shared = {"target": "CREATE", "key": encode_key(key), "result": "EQUAL"}
-    return {**shared, "create_revision": str(revision)}
+    condition = {"target": target, "key": encode_key(key), "result": "EQUAL"}
+    return {**condition, f"{target.lower()}_revision": str(revision)}
 
 
 def changed_at(key: str, revision: int) -> Json:
     """The condition that a key was last changed at this revision; 0: that it does not exist."""
-    shared = {"target": "MOD", "key": encode_key(key), "result": "EQUAL"}
-    return {**shared, "mod_revision": str(revision)}
+    return created_at(key, revision, target="MOD")
 
 
 def read(key: str) -> Json:
-    """Read a key, in a transaction."""
     return {"request_range": {"key": encode_key(key)}}
 
 
 def put(key: str, value: bytes, *, lease: int = 0) -> Json:
-    """Write a key, in a transaction."""
     text = base64.b64encode(value).decode()
     return {"request_put": {"key": encode_key(key), "value": text, "lease": str(lease)}}
 
@@ -134,7 +103,6 @@ def delete(first: str, end: str) -> Json:
 
 
 def encode_key(key: str) -> str:
-    """A key as the gateway's JSON carries it."""
     return base64.b64encode(key.encode()).decode()
 
 
@@ -147,13 +115,11 @@ def _first_item(answer: Json) -> Item | None:
 
 
 def _cluster_id(answer: object) -> str:
-    """Which etcd cluster an answer is from; empty if it is not from etcd."""
     header = answer.get("header") if isinstance(answer, dict) else None
     return str(header.get("cluster_id", "")) if isinstance(header, dict) else ""
 
 
 def _error_in(answer: Json) -> tuple[int, str]:
-    """gRPC's code and the text of an answer that is an error."""
     inner = answer["error"] if isinstance(answer.get("error"), dict) else answer
     code = inner.get("code", inner.get("grpc_code"))
     text = str(inner.get("message") or inner.get("error") or "no reason given")
@@ -161,7 +127,6 @@ def _error_in(answer: Json) -> tuple[int, str]:
 
 
 def _refusal(member: str, code: int, text: str) -> FedhpError:
-    """The error for an answer that stays the same when asked again."""
     if code == _STORAGE_FULL or "space exceeded" in text:
         return StorageFull(
             f"etcd at {member} has no space left: {text}",
@@ -178,9 +143,6 @@ def _refusal(member: str, code: int, text: str) -> FedhpError:
             code=code,
         )
     return EtcdRefused(f"etcd at {member} refuses: {text}", fix="check etcd's log", code=code)
-
-
-# --- addresses and credentials -------------------------------------------------------------
 
 
 def parse_etcd_url(url: str, *, key: str = "etcd") -> EtcdAddress:
@@ -216,15 +178,13 @@ def check_etcd_tls(url: str, *, insecure: bool) -> None:
 
 
 def is_plain(url: str) -> bool:
-    """Whether this is an address of etcd without TLS."""
     return url.startswith("etcd://")
 
 
-def tls_files_from(environment: Mapping[str, str]) -> TlsFiles | None:
-    """The files that etcdctl would use, by its own variables; None: those of the system."""
-    authority, certificate, key = (
-        environment.get(f"ETCDCTL_{name}", "") for name in ("CACERT", "CERT", "KEY")
-    )
+def _tls_context() -> ssl.SSLContext:
+    """With the files that etcdctl would use, by its own variables; without any, the system's."""
+    names = ("CACERT", "CERT", "KEY")
+    authority, certificate, key = (os.environ.get(f"ETCDCTL_{name}", "") for name in names)
     if certificate and not authority:
         raise ConfigError(
             "ETCDCTL_CERT is set, but ETCDCTL_CACERT is not",
@@ -232,29 +192,13 @@ def tls_files_from(environment: Mapping[str, str]) -> TlsFiles | None:
             allowed="the file of the authority that signed etcd's certificate",
             fix="export ETCDCTL_CACERT=/path/to/ca.pem",
         )
-    if not authority:
-        return None
-    return TlsFiles(
-        Path(authority), Path(certificate) if certificate else None, Path(key) if key else None
-    )
-
-
-def login_from(environment: Mapping[str, str]) -> Login | None:
-    """The user of etcdctl, by its own variables; None: no login."""
-    user, _, password = environment.get("ETCDCTL_USER", "").partition(":")
-    return Login(user, password or environment.get("ETCDCTL_PASSWORD", "")) if user else None
-
-
-def _tls_context(files: TlsFiles | None) -> ssl.SSLContext:
     try:
-        if files is None:
-            return ssl.create_default_context()
-        context = ssl.create_default_context(cafile=files.authority)
-        if files.certificate is not None:
-            context.load_cert_chain(files.certificate, files.key)
+        context = ssl.create_default_context(cafile=authority or None)
+        if certificate:
+            context.load_cert_chain(certificate, key or None)
         return context
     except OSError as error:  # of a missing file, and of one that ssl cannot use
-        paths = "" if files is None else ", ".join(map(str, files.paths()))
+        paths = ", ".join(filter(None, (authority, certificate, key)))
         raise ConfigError(
             f"the TLS files for etcd cannot be used: {error.strerror or error}: {paths}",
             key="etcd",
@@ -263,34 +207,26 @@ def _tls_context(files: TlsFiles | None) -> ssl.SSLContext:
         ) from None
 
 
-# --- the client ----------------------------------------------------------------------------
-
-
 class EtcdClient:
     """Asks one of the members, and the next one if it does not answer.
 
-    TLS files and user come from etcdctl's own variables unless given, so that no secret is in a
-    command line. Without TLS only if it is `insecure` on purpose.
+    TLS files and user come from etcdctl's own variables, so that no secret is in a command line.
+    Without TLS only if it is `insecure` on purpose.
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        tls: TlsFiles | None = None,
-        login: Login | None = None,
-        patience: float = CALL_PATIENCE,
-        insecure: bool = False,
+        self, url: str, *, patience: float = CALL_PATIENCE, insecure: bool = False
     ) -> None:
-        self.address = parse_etcd_url(url)
+        self.members, self.prefix = parse_etcd_url(url)
         check_etcd_tls(url, insecure=insecure)
         self.patience = patience
-        self._login = login or login_from(os.environ)
+        user, _, password = os.environ.get("ETCDCTL_USER", "").partition(":")
+        password = password or os.environ.get("ETCDCTL_PASSWORD", "")
+        self._login = {"name": user, "password": password} if user else None
         self._token = ""
         self._cluster = ""
         self._next_member = 0
-        secure = url.startswith("etcds")
-        verify = _tls_context(tls or tls_files_from(os.environ)) if secure else False
+        verify = _tls_context() if url.startswith("etcds") else False
         # No proxy from the environment, and no deadline of httpx: it is set call by call.
         self._http = httpx.AsyncClient(verify=verify, timeout=None, trust_env=False)
 
@@ -302,13 +238,12 @@ class EtcdClient:
         patience: float | None = None,
         expected: int = 0,
     ) -> Json:
-        """The answer, of about `expected` bytes, of the first member that gives one."""
         clock = asyncio.get_running_loop().time
         content = json.dumps(body).encode()
         patience = self.patience if patience is None else patience
         transfer = (len(content) + expected) / SLOWEST_NETWORK
         deadline = clock() + patience + transfer
-        members = self.address.members
+        members = self.members
         failures: dict[str, _Failure] = {}  # the last one of each member
         while True:
             for _ in members:
@@ -326,7 +261,7 @@ class EtcdClient:
                 reasons = "; ".join(f"{each.member} {each.reason}" for each in failures.values())
                 raise EtcdRefused(
                     f"etcd cannot be used: {reasons}",
-                    allowed=f"etcd {_dotted(OLDEST_ETCD)} or later, all members of one cluster",
+                    allowed=f"etcd {OLDEST_ETCD} or later, all members of one cluster",
                     fix="check the address, the TLS files, and the version of etcd",
                 )
             await asyncio.sleep(RETRY_PAUSE)
@@ -337,24 +272,22 @@ class EtcdClient:
         try:
             async with asyncio.timeout(seconds):
                 if self._login is not None and not self._token:
-                    await self._log_in(member, self._login)
+                    url = f"{member}/v3/auth/authenticate"
+                    login = self._checked(member, await self._http.post(url, json=self._login))
+                    if not isinstance(login, _Failure):
+                        self._token = str(login.get("token", ""))
                 headers = {"Authorization": self._token} if self._token else {}
                 answer = await self._http.post(f"{member}{path}", content=content, headers=headers)
         except TimeoutError:
             return _Failure(member, f"did not answer within {seconds:.1f} s", silent=True)
         except (httpx.HTTPError, OSError) as error:  # httpx does not wrap an alert of TLS
-            return _transport_failure(member, error)
+            text = " ".join(str(error).split())
+            if "certificate" in text.lower() or "[SSL" in text:
+                return _Failure(member, f"cannot be trusted: {text}", permanent=True)
+            return _Failure(member, f"cannot be reached: {text or type(error).__name__}")
         return self._checked(member, answer)
 
-    async def _log_in(self, member: str, login: Login) -> None:
-        body = {"name": login.user, "password": login.password}
-        answer = await self._http.post(f"{member}/v3/auth/authenticate", json=body)
-        content = self._checked(member, answer)
-        if not isinstance(content, _Failure):
-            self._token = str(content.get("token", ""))
-
     def _checked(self, member: str, answer: httpx.Response) -> Json | _Failure:
-        """The content of an answer, or why the next member must be asked."""
         try:
             # A streaming call answers with a line per message; only the first is of interest.
             content = json.loads(answer.text.splitlines()[0] if answer.text else "")
@@ -407,20 +340,16 @@ class EtcdClient:
 
     async def check(self) -> None:
         """Refuse members of different clusters, and members that are too old."""
-        members = self.address.members
         seconds = MEMBER_SHARE * self.patience
-        answers = await asyncio.gather(*(self._status(each, seconds=seconds) for each in members))
-        statuses = {
-            member: status
-            for member, status in zip(members, answers, strict=True)
-            if status is not None
-        }
+        asked = (self._status(member, seconds=seconds) for member in self.members)
+        answers = zip(self.members, await asyncio.gather(*asked), strict=True)
+        statuses = {member: status for member, status in answers if status is not None}
         for member, status in statuses.items():
             version = re.findall(r"\d+", str(status.get("version")))[:2]
-            if tuple(map(int, version)) < OLDEST_ETCD:
+            if [*map(int, version)] < [*map(int, OLDEST_ETCD.split("."))]:
                 raise EtcdRefused(
                     f"{member} is etcd {status.get('version')}",
-                    allowed=f"etcd {_dotted(OLDEST_ETCD)} or later",
+                    allowed=f"etcd {OLDEST_ETCD} or later",
                     fix="install a later etcd",
                 )
         if len({_cluster_id(status) for status in statuses.values()}) > 1:
@@ -441,19 +370,17 @@ class EtcdClient:
     async def transact(
         self, conditions: Sequence[Json], then: Sequence[Json], otherwise: Sequence[Json] = ()
     ) -> Outcome:
-        """All of one branch at once."""
         body = {"compare": conditions, "success": then, "failure": otherwise}
         answer = await self.call("/v3/kv/txn", body)
-        reads = [
-            response["response_range"]
+        items = [
+            _first_item(response["response_range"])
             for response in answer.get("responses", ())
             if "response_range" in response
         ]
         revision = int(answer["header"]["revision"])
-        return Outcome(bool(answer.get("succeeded")), revision, tuple(map(_first_item, reads)))
+        return Outcome(bool(answer.get("succeeded")), revision, tuple(items))
 
     async def grant(self, seconds: int) -> tuple[int, float]:
-        """A new lease, and how many seconds it holds."""
         answer = await self.call("/v3/lease/grant", {"TTL": str(seconds)})
         return int(answer["ID"]), float(answer["TTL"])
 
@@ -463,20 +390,7 @@ class EtcdClient:
         return float(answer.get("TTL", 0))
 
     async def revoke(self, lease: int) -> None:
-        """End a lease, and the keys with it."""
         await self.call("/v3/lease/revoke", {"ID": str(lease)})
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
-
-
-def _transport_failure(member: str, error: Exception) -> _Failure:
-    text = " ".join(str(error).split())
-    if "certificate" in text.lower() or "[SSL" in text:
-        return _Failure(member, f"cannot be trusted: {text}", permanent=True)
-    return _Failure(member, f"cannot be reached: {text or type(error).__name__}")
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))

@@ -63,7 +63,6 @@ class LocalLedger:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
 
     async def lead(self, *, name: str, address: str) -> int:
-        """Wait for the lock; the epoch is in the database when this returns."""
         if self._epoch or self._closed:
             raise RuntimeError("a ledger leads only once")
         while True:
@@ -101,27 +100,24 @@ class LocalLedger:
         return str(self._inode[1])
 
     def leads(self) -> bool:
-        """Whether the lock is held and the database is still the file at its path."""
         if self._connection is None:
             return False
-        try:
+        with contextlib.suppress(OSError):
             file = os.stat(self._path)
-            in_place = (file.st_dev, file.st_ino) == self._inode
-        except OSError:
-            in_place = False
-        if not in_place:
-            self.lost.set()
-        return in_place
+            if (file.st_dev, file.st_ino) == self._inode:
+                return True
+        self.lost.set()
+        return False
 
     async def committed(self) -> bytes | None:
-        """The last committed state."""
-        self._check_leads()
+        if not self.leads():
+            raise self._not_leader()
         return self._state
 
     async def commit(self, state: bytes) -> None:
-        """Replace the state."""
-        self._check_leads()
-        await self._run(lambda: self._commit(state))
+        if not self.leads():
+            raise self._not_leader()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, state)
 
     def _commit(self, state: bytes) -> None:
         connection = self._connection
@@ -144,10 +140,6 @@ class LocalLedger:
             raise
         self._state = state
 
-    def _check_leads(self) -> None:
-        if not self.leads():
-            raise self._not_leader()
-
     def _not_leader(self) -> NotLeader:
         return NotLeader(
             f"{self._folder}: this process does not hold the ledger",
@@ -159,7 +151,6 @@ class LocalLedger:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
-        """Release the lock, after the commit that is being made."""
         if not self._closed:
             self._closed = True
             await self._run(self._end)
@@ -176,13 +167,16 @@ class LocalLedger:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of damaged text
             # The last byte is the kind; errors of the Python module itself have no code.
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            whole = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+            code = whole & 0xFF
             if code == sqlite3.SQLITE_BUSY:
                 raise _Busy(f"{self._path}: another process leads") from None
-            if code == sqlite3.SQLITE_FULL or self._is_over_quota(error):
-                full = OSError(errno.ENOSPC, str(error))
+            # SQLite knows only a full disk; beyond a quota a write just fails.
+            failed = whole == sqlite3.SQLITE_IOERR_WRITE
+            over_quota = failed and not has_space(self._folder, QUOTA_TRIAL_BYTES)
+            if code == sqlite3.SQLITE_FULL or over_quota:
                 raise storage_error(
-                    full,
+                    OSError(errno.ENOSPC, str(error)),
                     self._path,
                     what="the ledger",
                     recovery="start the coordinator again: what was committed is kept",
@@ -196,11 +190,6 @@ class LocalLedger:
                 allowed="a disk and a folder that this user can write to",
                 fix="check the disk, its quota and the permissions of the folder",
             ) from None
-
-    def _is_over_quota(self, error: Exception) -> bool:
-        """SQLite says that only of a full disk; beyond a quota a write just fails."""
-        code = getattr(error, "sqlite_errorcode", 0)
-        return code == sqlite3.SQLITE_IOERR_WRITE and not has_space(self._folder, QUOTA_TRIAL_BYTES)
 
 
 def _create(path: Path) -> None:

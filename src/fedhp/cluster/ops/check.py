@@ -10,8 +10,6 @@ CheckVerdict = Literal["ok", "warning", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found out, and how to fix it."""
-
     name: str
     verdict: CheckVerdict
     message: str

@@ -85,13 +85,9 @@ def _wrong(name: str, error: FedhpError) -> Check:
 
 
 def _graded(name: str, message: str, *, wrong: str = "", warning: str = "") -> Check:
-    """Wrong or a warning if there is a fix for it, otherwise ok."""
     if wrong:
         return Check(name, "wrong", message, wrong)
     return Check(name, "warning" if warning else "ok", message, warning)
-
-
-# --- the machine -----------------------------------------------------------------------------
 
 
 def _versions() -> Iterator[Check]:
@@ -99,12 +95,8 @@ def _versions() -> Iterator[Check]:
     words = ", ".join(f"{name} {version}" for name, version in here.items())
     missing = [name for name in REQUIRED_LIBRARIES if here[name] == "missing"]
     if missing:
-        yield Check(
-            "versions",
-            "wrong",
-            f"not installed: {', '.join(missing)}",
-            install_extra("cluster"),
-        )
+        message = f"not installed: {', '.join(missing)}"
+        yield Check("versions", "wrong", message, install_extra("cluster"))
     elif sys.version_info < OLDEST_PYTHON:
         yield Check("versions", "wrong", words, "install Python 3.11 or later")
     else:
@@ -164,15 +156,8 @@ def _data(what: str) -> Check:
         data = load_data(config)
     targets = "numbers to predict" if data.classes is None else f"{data.classes} classes"
     shape = " x ".join(map(str, data.shape))
-    return Check(
-        "data",
-        "ok",
-        f"{data.name}: {len(data.train_inputs)} samples of {shape} for training, "
-        f"{len(data.test_inputs)} for test, {targets}",
-    )
-
-
-# --- identities ------------------------------------------------------------------------------
+    samples = f"{data.name}: {len(data.train_inputs)} samples of {shape} for training"
+    return Check("data", "ok", f"{samples}, {len(data.test_inputs)} for test, {targets}")
 
 
 def _certificates(folder: Path, name: str | None) -> Iterator[Check]:
@@ -211,21 +196,13 @@ def _clock_by_file(facts: CertificateInfo, now: datetime) -> Check:
     """Without another clock: a time before the certificate was written must be wrong."""
     written = datetime.fromtimestamp(facts.file.stat().st_mtime, UTC)
     if written > now:
-        return Check(
-            "clock",
-            "warning",
-            f"{facts.file} was written at {written:%Y-%m-%d %H:%M} UTC, which is in the future",
-            "set this machine's clock: timedatectl set-ntp true",
+        message = (
+            f"{facts.file} was written at {written:%Y-%m-%d %H:%M} UTC, which is in the future"
         )
-    return Check(
-        "clock",
-        "ok",
-        f"{now:%Y-%m-%d %H:%M} UTC is within the certificate's dates; with --coordinator the "
-        "clocks are compared",
-    )
-
-
-# --- others ----------------------------------------------------------------------------------
+        fix = "set this machine's clock: timedatectl set-ntp true"
+        return Check("clock", "warning", message, fix)
+    message = f"{now:%Y-%m-%d %H:%M} UTC is within the certificate's dates; with --coordinator the "
+    return Check("clock", "ok", f"{message}clocks are compared")
 
 
 def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
@@ -272,7 +249,8 @@ def _reach_both_ways(options: DoctorOptions, target: Target, status: LeaderStatu
             return []  # it only answers
         if options.advertise is not None:
             parse_address(options.advertise, key="--advertise")
-        return check_reach(ReachTest(target, options.listen, options.advertise), identity, status)
+        test = ReachTest(target, options.listen, options.advertise)
+        return asyncio.run(check_reach(test, identity, status))
     except FedhpError as error:
         return [_wrong("reached by", error)]
 
@@ -280,25 +258,16 @@ def _reach_both_ways(options: DoctorOptions, target: Target, status: LeaderStatu
 def _reach(host: str, port: int, address: str) -> Check:
     try:
         socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+        return Check("reach", "ok", f"{address} can be reached")
     except socket.gaierror as error:
-        return Check(
-            "reach", "wrong", f"unknown host {host}: {error.strerror}", "check the name, or DNS"
-        )
+        message, fix = f"unknown host {host}: {error.strerror}", "check the name, or DNS"
     except ConnectionRefusedError:
-        return Check(
-            "reach",
-            "wrong",
-            f"nothing listens at {address}",
-            "start `fedhp coordinator` there, and check the port",
-        )
+        message = f"nothing listens at {address}"
+        fix = "start `fedhp coordinator` there, and check the port"
     except OSError as error:
-        return Check(
-            "reach",
-            "wrong",
-            f"{address} cannot be reached: {error.strerror or error}",
-            f"open port {port} in the firewall there, and check the network",
-        )
-    return Check("reach", "ok", f"{address} can be reached")
+        message = f"{address} cannot be reached: {error.strerror or error}"
+        fix = f"open port {port} in the firewall there, and check the network"
+    return Check("reach", "wrong", message, fix)
 
 
 def _clock_difference(seconds: float, *, error: float) -> Check:
@@ -314,13 +283,10 @@ def _clock_difference(seconds: float, *, error: float) -> Check:
 
 def _same_versions(remote: dict[str, str]) -> Check:
     local = installed()
-    if local["fedhp"] != remote.get("fedhp"):
-        return Check(
-            "same versions",
-            "wrong",
-            f"fedhp {local['fedhp']} here, {remote.get('fedhp', 'unknown')} at the coordinator",
-            "install the same checkout or wheel on all machines: " + install_extra("cluster"),
-        )
+    if local["fedhp"] != (other_fedhp := remote.get("fedhp", "unknown")):
+        message = f"fedhp {local['fedhp']} here, {other_fedhp} at the coordinator"
+        fix = "install the same checkout or wheel on all machines: " + install_extra("cluster")
+        return Check("same versions", "wrong", message, fix)
     other = [
         f"{name} {local[name]} here, {remote[name]} there"
         for name in SAME_EVERYWHERE

@@ -14,9 +14,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from fedhp.cluster import events
 from fedhp.cluster.audit.merge import WORKERS_FOLDER
@@ -50,6 +51,15 @@ WORKER_END_SECONDS = 20.0  # for the workers to end after the run is over
 STOP_SECONDS = 15.0  # for all processes to end after SIGTERM
 
 
+@dataclass(frozen=True, slots=True)
+class SharedLedger:
+    """etcd, in which several coordinators keep what is committed."""
+
+    url: str
+    insecure: bool = False  # without TLS, on purpose
+    lease: float = LEASE  # s without a sign of the leader until another takes over
+
+
 @dataclass(slots=True)
 class _StartedProcess:
     process: BaseProcess
@@ -67,9 +77,7 @@ class Cluster:
         *,
         coordinators: Sequence[str] = (COORDINATOR_NAME,),
         standbys: Sequence[str] = (),  # coordinators that only take over what others began
-        ha: str | None = None,
-        insecure_etcd: bool = False,
-        lease: float = LEASE,
+        ha: SharedLedger | None = None,
         resume: bool = False,  # continue a run that an operator stopped
         moved: bool = False,  # the folder was moved or restored here; the original is gone
         restart: bool = True,
@@ -82,11 +90,9 @@ class Cluster:
         self.coordinators = (*coordinators, *standbys)
         self.standbys = frozenset(standbys)
         self.notes: list[str] = []  # what happened to processes, for the user
-        self._ha, self._lease = ha, lease
-        self._insecure_etcd, self._moved = insecure_etcd, moved
         self.resume = resume
+        self._ha, self._moved, self._clock = ha, moved, clock
         self._restart, self._log_format = restart, log_format
-        self._clock = clock
         self._started: dict[str, _StartedProcess] = {}
         self._ports: dict[str, int] = {}
         self._over: float | None = None  # when the coordinators had ended
@@ -97,22 +103,18 @@ class Cluster:
     def __exit__(self, *details: object) -> None:
         self.stop()
 
-    # --- processes ---------------------------------------------------------------------------
-
     def start(self, *, environment: Mapping[str, Mapping[str, str]] | None = None) -> None:
         """Start all processes; environment: additional variables by name of the process."""
-        variables = environment or {}
         self.prepare()
-        for name in self.coordinators:
-            self.start_coordinator(name, environment=variables.get(name))
-        for name in self.workers:
-            self.start_worker(name, environment=variables.get(name))
+        for name in (*self.coordinators, *self.workers):
+            self.restart(name, environment=(environment or {}).get(name))
 
     def prepare(self) -> None:
         """Check the experiment, make the folder and everyone's certificates."""
         with self.experiment.origins.named():
             check_network(self.experiment)
-        self._check_same_settings()
+        if (recorded := self._recorded("experiment")) is not None:
+            check_same_settings(recorded, self.experiment)
         processes.warm_up()
         for folder in (self.folder, self.folder / WORKERS_FOLDER, self.folder / LOGS_FOLDER):
             make_folder(folder, option="--out", private=True)
@@ -131,39 +133,40 @@ class Cluster:
             folder=self.record_folder(name),
             name=name,
             listen=f"{HOST}:{self._port_of(name)}",
-            ha=self._ha,
             resume=self.resume,
             moved=self._moved,
-            insecure_etcd=self._insecure_etcd,
-            lease=self._lease,
             trust=self._own_modules,
         )
-        process = processes.start_coordinator(settings, self._environment(name, environment))
+        if (etcd := self._ha) is not None:
+            settings = replace(settings, ha=etcd.url, insecure_etcd=etcd.insecure, lease=etcd.lease)
+        process = processes.start(
+            processes.run_coordinator, settings, self._environment(name, environment)
+        )
         self._started[name] = _StartedProcess(process)
 
     def start_worker(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
-        """Start one worker."""
+        # The experiment is this operator's own: its workers trust its parts and paths.
+        data, trace = self.experiment.data.path, self.experiment.world.trace
         settings = processes.WorkerProcessSettings(
             name=name,
             certificates=self.certificates,
             state=self.folder / WORKERS_FOLDER / name,
             coordinator=self.record_folder(self.coordinators[0]),
-            ha=self._ha,
-            insecure_etcd=self._insecure_etcd,
-            # The experiment is this operator's own: its workers trust its parts and paths.
-            data_path=_path(self.experiment.data.path),
-            trace=_path(self.experiment.world.trace),
+            ha=None if self._ha is None else self._ha.url,
+            insecure_etcd=self._ha is not None and self._ha.insecure,
+            data_path=None if data is None else Path(data),
+            trace=None if trace is None else Path(trace),
             trust=self._own_modules,
         )
-        process = processes.start_worker(settings, self._environment(name, environment))
+        process = processes.start(
+            processes.run_worker, settings, self._environment(name, environment)
+        )
         self._started[name] = _StartedProcess(process)
 
     def restart(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
         """Start a process again that has ended; its earlier environment is not kept."""
-        if name in self.coordinators:
-            self.start_coordinator(name, environment=environment)
-        else:
-            self.start_worker(name, environment=environment)
+        start = self.start_coordinator if name in self.coordinators else self.start_worker
+        start(name, environment=environment)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal; after SIGKILL, wait until the process is gone."""
@@ -172,7 +175,6 @@ class Cluster:
             self._started[name].process.join()
 
     def pid(self, name: str) -> int:
-        """The id of a process; RunError if it does not run."""
         started = self._started.get(name)
         if started is None or started.process.pid is None or not started.process.is_alive():
             raise RunError(f"there is no running process {name!r}")
@@ -220,37 +222,30 @@ class Cluster:
                 if not self._may_restart(code)
             ]
             if failed and all(name in failed or name not in codes for name in group):
-                name = failed[-1]
-                kind = "coordinator" if group is self.coordinators else "worker"
+                name, kind = failed[-1], "coordinator" if group is self.coordinators else "worker"
                 raise RunError(
                     f"{name} {_ended(codes[name] or 0)}, and no {kind} is left:\n"
                     f"{logs.last_error(self.log(name))}",
                     fix=f"see {self.log(name)}; the same command continues the run",
                 )
 
-    def _check_same_settings(self) -> None:
-        """Refuse other settings than those of the run in this folder, if there is one."""
+    def _recorded(self, key: str) -> Any:
+        """What the record in this folder says about the run; None if there is no record."""
         folder = self.record_folder(self.coordinators[0])
-        if (folder / RECORD_FILE).is_file():
-            with RunReader(folder) as run:
-                check_same_settings(run.meta("experiment"), self.experiment)
+        if not (folder / RECORD_FILE).is_file():
+            return None
+        with RunReader(folder) as run:
+            return run.meta(key)
 
     def is_over(self) -> bool:
         """Whether the folder holds this very run, finished: there is nothing to start."""
-        folder = self.record_folder(self.coordinators[0])
-        if not (folder / RECORD_FILE).is_file():
+        if self._recorded("status") != "finished":
             return False
-        with RunReader(folder) as run:
-            same = not differences(run.meta("experiment"), to_tables(self.experiment))
-            return bool(same and run.meta("status") == "finished")
+        return not differences(self._recorded("experiment"), to_tables(self.experiment))
 
     def stopped(self) -> str:
         """Why an operator ended the run in this folder; empty if nobody did."""
-        folder = self.record_folder(self.coordinators[0])
-        if not (folder / RECORD_FILE).is_file():
-            return ""
-        with RunReader(folder) as run:
-            return str(run.meta(OPERATOR_STOP) or "")
+        return str(self._recorded(OPERATOR_STOP) or "")
 
     def check_not_stopped(self) -> None:
         """Refuse to go on after an operator's stop unless that is wanted."""
@@ -284,10 +279,7 @@ class Cluster:
             time.sleep(SUPERVISE_SECONDS)
 
     def stop(self) -> None:
-        """End all processes: with SIGTERM, then with SIGKILL."""
-        alive = [
-            started.process for started in self._started.values() if started.process.is_alive()
-        ]
+        alive = [s.process for s in self._started.values() if s.process.is_alive()]
         for process in alive:
             _signal(process, signal.SIGTERM)
             _signal(process, signal.SIGCONT)
@@ -298,15 +290,11 @@ class Cluster:
                 _signal(process, signal.SIGKILL)
                 process.join()
 
-    # --- what is known -----------------------------------------------------------------------
-
     @property
     def certificates(self) -> Path:
-        """The folder of the authority and of all identities."""
         return self.folder / operator.CERTIFICATES
 
     def log(self, name: str) -> Path:
-        """The log file of a process."""
         return self.folder / LOGS_FOLDER / f"{name}.log"
 
     def record_folder(self, name: str = COORDINATOR_NAME) -> Path:
@@ -314,24 +302,23 @@ class Cluster:
         return self.folder if len(self.coordinators) == 1 else self.folder / name
 
     def status(self, *, seconds: float = 5.0) -> wire.StatusReply:
-        """The status that the coordinator reports; RunError while none answers."""
-        return operator.status(operator.target_of(self.folder), seconds=seconds)
+        return operator.leader_status(operator.target_of(self.folder), seconds=seconds).reply
 
     def rounds(self, *, after: int = 0) -> Iterator[RoundFacts]:
         """The committed rounds after this one, from the records."""
-        rounds: dict[int, RoundFacts] = {}
-        for name in self.coordinators:
-            folder = self.record_folder(name)
-            if (folder / RECORD_FILE).is_file():
-                rounds |= {facts.round_index: facts for facts in read_rounds(folder, after=after)}
+        folders = map(self.record_folder, self.coordinators)
+        rounds = {
+            facts.round_index: facts
+            for folder in folders
+            if (folder / RECORD_FILE).is_file()
+            for facts in read_rounds(folder, after=after)
+        }
         yield from (rounds[index] for index in sorted(rounds))
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of every worker's model after the last committed round, by name."""
         files = [self.record_folder(name) / f"history-{name}.jsonl" for name in self.coordinators]
         return final_digests(file for file in files if file.is_file())
-
-    # --- inside ------------------------------------------------------------------------------
 
     @functools.cached_property
     def _own_modules(self) -> tuple[str, ...]:
@@ -340,9 +327,8 @@ class Cluster:
     def _environment(
         self, name: str, variables: Mapping[str, str] | None
     ) -> processes.ProcessEnvironment:
-        return processes.ProcessEnvironment(
-            self.log(name), self._log_format, tuple((variables or {}).items())
-        )
+        added = tuple((variables or {}).items())
+        return processes.ProcessEnvironment(self.log(name), self._log_format, added)
 
     def _port_of(self, name: str) -> int:
         """The port of a coordinator's earlier process, which workers know; 0: any free one."""
@@ -350,19 +336,14 @@ class Cluster:
             with contextlib.suppress(OSError):
                 address = read_announcement(self.record_folder(name)).address
                 self._ports[name] = parse_address(address, key="address").port
-        elif name in self.standbys:
-            self._ports[name] = free_port()  # others must know it before it is opened
+        elif name in self.standbys:  # others must know it before it is opened
+            with socket.socket() as probe:
+                probe.bind((HOST, 0))
+                self._ports[name] = int(probe.getsockname()[1])
         return self._ports.get(name, 0)
 
     def _may_restart(self, code: int) -> bool:
         return self._restart and restart_helps(code)
-
-
-def free_port() -> int:
-    """A port of this machine that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def ensure_certificates(folder: Path, roles_by_name: Mapping[str, Sequence[str]]) -> None:
@@ -376,10 +357,6 @@ def ensure_certificates(folder: Path, roles_by_name: Mapping[str, Sequence[str]]
         except IdentityError:
             pass  # missing, expired or damaged: issue a new one
         issue(folder, name, hosts=(HOST, "localhost"), roles=roles, replace=True)
-
-
-def _path(name: str | None) -> Path | None:
-    return None if name is None else Path(name)
 
 
 def _ended(code: int) -> str:

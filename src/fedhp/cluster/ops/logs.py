@@ -11,6 +11,7 @@ import functools
 import io
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -52,23 +53,16 @@ def set_up(*, who: str, form: Format = "text", stream: TextIO | None = None) -> 
     return handler
 
 
-def bound_size(log: Path) -> logging.Handler:
-    """Keep the file that standard error leads to, in append mode, from growing without end."""
-    handler = _SizeBound(log)
-    logging.getLogger(ROOT).addHandler(handler)
-    return handler
-
-
-class _SizeBound(logging.Handler):
-    """Looks at the size of a file after every line: a large one is copied to FILE.1, over the copy
-    before it, and emptied. It stays the same file: more than one stream writes to it."""
+class SizeBound(logging.Handler):
+    """Keeps the file that standard error leads to, in append mode, from growing without end. After
+    every line, a large one is copied to FILE.1, over the copy before it, and emptied. It stays the
+    same file: more than one stream writes to it."""
 
     def __init__(self, log: Path) -> None:
         super().__init__()
         self._log, self._copy = log, log.with_name(f"{log.name}.1")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called after the handler that writes the line."""
         with contextlib.suppress(OSError):  # a full disk: it is tried again
             if self._log.stat().st_size > LOG_BYTES:
                 shutil.copyfile(self._log, self._copy)
@@ -112,11 +106,9 @@ class JsonLines(io.TextIOBase):
         self._lock = threading.RLock()
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
     def write(self, text: str) -> int:
-        """Take a piece of text; what was printed at once is one message."""
         with self._lock:
             self._text += text
             if self._text.endswith("\n"):
@@ -124,12 +116,10 @@ class JsonLines(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing that has an end is held back."""
         if not self._stream.closed:
             self._stream.flush()
 
     def finish(self) -> None:
-        """Write what has come, even if its line has no end."""
         with self._lock:
             text, self._text = self._text.rstrip("\r\n"), ""
             if not text.strip():
@@ -158,12 +148,9 @@ def _own(stream: TextIO) -> TextIO:
 
 
 def _is_json(line: str) -> bool:
-    if not line.startswith("{"):
-        return False
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
+    with contextlib.suppress(ValueError):
+        return line.startswith("{") and isinstance(json.loads(line), dict)
+    return False
 
 
 def _log_uncaught(
@@ -192,36 +179,37 @@ def hide(text: str) -> str:
     return _LOGIN.sub(rf"\1{HIDDEN}@", _PEM.sub(HIDDEN, text))
 
 
-class TextFormatter(logging.Formatter):
-    """2026-01-31T12:00:00Z warning w1: overtaken (round=3)."""
-
+class _Formatter(logging.Formatter):
     def __init__(self, who: str) -> None:
         super().__init__()
         self._who = who
+
+    def _message(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        if record.exc_info:
+            message = f"{message}\n{self.formatException(record.exc_info)}"
+        return hide(message)
+
+
+class TextFormatter(_Formatter):
+    """2026-01-31T12:00:00Z warning w1: overtaken (round=3)."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One harmless line, even if the message has several, or a text from another machine."""
         facts = ", ".join(f"{key}={value}" for key, value in extra_facts(record).items())
-        message = _message(self, record) + (f" ({facts})" if facts else "")
+        message = self._message(record) + (f" ({facts})" if facts else "")
         line = f"{_at(record)} {record.levelname.lower()} {self._who}: {message}"
         return printable(line.replace("\r", "\\r").replace("\n", "\\n"))
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
-
-    def __init__(self, who: str) -> None:
-        super().__init__()
-        self._who = who
-
+class JsonFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """One line of strict JSON."""
         line: dict[str, Any] = {
             "at": _at(record),
             "level": record.levelname.lower(),
             "who": self._who,
             "logger": record.name,
-            "message": _message(self, record),
+            "message": self._message(record),
         }
         # A fact with a reserved name must not replace the value of every line.
         facts = extra_facts(record)
@@ -241,7 +229,6 @@ def last_error(log: Path) -> str:
 
 
 def _unfolded(line: str) -> list[str]:
-    """The lines of a message that the log holds as one line."""
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
             return str(json.loads(line)["message"]).splitlines()
@@ -253,20 +240,10 @@ def _at(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    message = record.getMessage()
-    if record.exc_info:
-        message = f"{message}\n{formatter.formatException(record.exc_info)}"
-    return hide(message)
-
-
-@functools.lru_cache(maxsize=256)
-def _is_secret(key: str) -> bool:
-    return _SECRET.search(key) is not None
+_is_secret = functools.lru_cache(maxsize=256)(_SECRET.search)
 
 
 def _clean(key: str, value: Any) -> Any:
-    """A fact as a plain value without secrets."""
     if _is_secret(key):
         return HIDDEN
     if type(value) is int:  # most are
@@ -277,10 +254,10 @@ def _clean(key: str, value: Any) -> Any:
         return f"{len(value)} bytes"
     if isinstance(value, str):
         return hide(value)
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, int):
         return value
     if isinstance(value, float):
-        return value if value == value and abs(value) != float("inf") else str(value)
+        return value if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple | set | frozenset):
         return [_clean("", inner) for inner in value]
     return hide(str(value))

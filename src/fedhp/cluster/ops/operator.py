@@ -7,6 +7,8 @@ another one takes over, a call is tried again for a while.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import math
 import time
 from collections import deque
@@ -39,7 +41,7 @@ from fedhp.cluster.protocol.message_checks import (
 )
 from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import Identity, load_identity
-from fedhp.cluster.security.tls import open_coordinator_channel, why_refused
+from fedhp.cluster.security.tls import cause_of, open_coordinator_channel
 from fedhp.errors import FedhpError, RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
@@ -86,8 +88,6 @@ MEMBER_FACTS = (
 
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """A status, and the coordinator that leads and reported it."""
-
     reply: wire.StatusReply
     leader: CoordinatorAddress
 
@@ -125,8 +125,12 @@ def target_of(
                 announcements.append(read_announcement(place, name_of_file))
             except OSError:
                 continue
-            if recorded := _recorded_run(place):
-                runs[recorded] = place
+            # A record that is being written for the first time does not say it yet.
+            with contextlib.suppress(FedhpError):
+                if (place / RECORD_FILE).is_file():
+                    with RunReader(place) as reader:
+                        runs[str(reader.meta("run") or "")] = place
+    runs.pop("", None)
     if len(runs) > 1:
         raise RunError(
             f"{folder} holds several runs: {', '.join(map(str, sorted(runs.values())))}",
@@ -144,22 +148,6 @@ def target_of(
     folder_of_certificates = certificates or folder / CERTIFICATES
     run = next(iter(runs), "")
     return Target(latest.address, folder_of_certificates, name, latest.name, others, run=run)
-
-
-def _recorded_run(folder: Path) -> str:
-    """The run whose record is in a folder; empty if there is none yet."""
-    if not (folder / RECORD_FILE).is_file():
-        return ""
-    try:
-        with RunReader(folder) as reader:
-            return str(reader.meta("run") or "")
-    except FedhpError:  # it is being written for the first time
-        return ""
-
-
-def status(target: Target, *, seconds: float = limits.COMMAND_SECONDS) -> wire.StatusReply:
-    """The status of the run and its workers."""
-    return leader_status(target, seconds=seconds).reply
 
 
 def leader_status(
@@ -196,51 +184,31 @@ def command(
             fix="give --run RUN; `fedhp cluster status --json` names the run",
         )
 
-    def request(envelope: wire.Envelope) -> wire.CommandRequest:
-        return wire.CommandRequest(envelope=envelope, **what)
-
-    async def send() -> wire.Receipt:
+    async def send() -> str:
         leading = _Leading(target, patience=patience, notify=notify)
         run = (await _status(leading)).reply.run
-        receipt: wire.Receipt = await leading.call(
-            "Command", request, seconds=limits.COMMAND_SECONDS, run=run
-        )
-        _check(check_receipt, receipt, leading.leader)
-        return receipt
+        request = functools.partial(wire.CommandRequest, **what)
+        receipt = await leading.call("Command", request, check_receipt, run=run)
+        return str(receipt.why)
 
-    return str(asyncio.run(send()).why)
+    return asyncio.run(send())
 
 
 async def dial_back(target: Target, address: str) -> wire.DialBackReply:
     """Whether others can connect to this machine at its address, which must be that of a worker
     with the name of the target's caller."""
     leading = _Leading(target, patience=0.0, notify=lambda text: None)
+    request = functools.partial(wire.DialBackRequest, address=address)
     reply: wire.DialBackReply = await leading.call(
-        "DialBack",
-        lambda envelope: wire.DialBackRequest(envelope=envelope, address=address),
-        seconds=limits.DIAL_BACK_SECONDS,
+        "DialBack", request, check_dial_back_reply, seconds=limits.DIAL_BACK_SECONDS
     )
-    _check(check_dial_back_reply, reply, leading.leader)
     return reply
 
 
 async def _status(leading: _Leading, *, seconds: float = limits.COMMAND_SECONDS) -> LeaderStatus:
-    reply: wire.StatusReply = await leading.call(
-        "Status", lambda envelope: wire.StatusRequest(envelope=envelope), seconds=seconds
-    )
-    _check(check_status_reply, reply, leading.leader)
+    reply = await leading.call("Status", wire.StatusRequest, check_status_reply, seconds=seconds)
     leading.check_run(reply.run)
     return LeaderStatus(reply, leading.leader)
-
-
-def _check(check: Callable[[Any], None], reply: Any, leader: CoordinatorAddress) -> None:
-    try:
-        check(reply)
-    except Refused as error:
-        raise RunError(
-            f"{leader.address}: the coordinator's reply cannot be used: {error.text}",
-            fix="install the same version of fedhp on both machines",
-        ) from None
 
 
 class _Leading:
@@ -256,12 +224,12 @@ class _Leading:
     async def call(
         self,
         method: str,
-        request: Callable[[wire.Envelope], Any],
+        request: Callable[..., Any],  # of the envelope
+        check: Callable[[Any], None],
         *,
-        seconds: float,
+        seconds: float = limits.COMMAND_SECONDS,
         run: str = "",
     ) -> Any:
-        """The leader's reply; RunError if there is none."""
         until, waiting = time.monotonic() + self._patience, False
 
         async def ask(coordinator: CoordinatorAddress) -> Any:
@@ -271,7 +239,14 @@ class _Leading:
 
         while True:
             try:
-                return await self._ask_leader(ask)
+                reply = await self._ask_leader(ask)
+                check(reply)
+                return reply
+            except Refused as error:
+                raise RunError(
+                    f"{self.leader.address}: the coordinator's reply cannot be used: {error.text}",
+                    fix="install the same version of fedhp on both machines",
+                ) from None
             except _NobodyLeads as error:
                 if not error.soon or time.monotonic() + TAKEOVER_PAUSE > until:
                     raise RunError(
@@ -340,7 +315,6 @@ class _Leading:
         return [coordinator]
 
     def check_run(self, run: str) -> None:
-        """Refuse the answer about another run than the one that is meant."""
         meant = self._target.run
         if not run.startswith(meant):
             raise RunError(
@@ -354,7 +328,7 @@ async def _call(
     identity: Identity,
     coordinator: CoordinatorAddress,
     method: str,
-    request: Callable[[wire.Envelope], Any],
+    request: Callable[..., Any],
     *,
     seconds: float,
     run: str = "",
@@ -366,9 +340,8 @@ async def _call(
             # For the guard each call is a new process: several operators may share one name.
             envelope = Envelopes(identity.name).make(run=run)
             try:
-                return await getattr(CoordinatorStub(channel), method)(
-                    request(envelope), timeout=seconds
-                )
+                send = getattr(CoordinatorStub(channel), method)
+                return await send(request(envelope=envelope), timeout=seconds)
             except grpc.aio.AioRpcError as error:
                 refused = error
                 if not str(error.details()).startswith("incarnation:"):
@@ -380,9 +353,8 @@ async def _call(
         if refused.code() not in (*_NOT_REACHED, grpc.StatusCode.UNAUTHENTICATED):
             raise RunError(f"{coordinator.address}: the coordinator refused: {details}")
         address, name = coordinator.address, coordinator.name
-        raise _NotReached(
-            await why_refused(identity, address, name=name, coordinator=True, error=refused)
-        )
+        cause = await cause_of(identity, address, name=name, coordinator=True, error=refused)
+        raise _NotReached(cause.text)
     finally:
         await channel.close()
 
@@ -427,9 +399,11 @@ def status_json(
 
 
 def _plain(message: Any, *names: str) -> dict[str, Any]:
-    """Fields of a message; NaN and infinity become null."""
     values = {name: getattr(message, name) for name in names}
-    return {name: _number(v) if isinstance(v, float) else v for name, v in values.items()}
+    return {
+        name: None if isinstance(value, float) and not -math.inf < value < limits.FOREVER else value
+        for name, value in values.items()
+    }
 
 
 def unreachable(reply: wire.StatusReply) -> list[wire.MemberStatus]:
@@ -440,7 +414,3 @@ def unreachable(reply: wire.StatusReply) -> list[wire.MemberStatus]:
         if member.status in ("suspect", "dead")
         or (member.status == "left" and member.silent_seconds >= limits.FOREVER)
     ]
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) and value < limits.FOREVER else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import functools
 import gc
 import logging
 import multiprocessing
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TypeVar
 
 from fedhp.children import SAFE_PATH
 from fedhp.cluster.coordinator.process.finders import file_finder, leader_finder
@@ -79,16 +79,7 @@ class WorkerProcessSettings:
     trust: tuple[str, ...] = ()
 
 
-def start_coordinator(
-    settings: CoordinatorProcessSettings, environment: ProcessEnvironment
-) -> BaseProcess:
-    """A new process that coordinates."""
-    return _start(settings.name, run_coordinator, (settings, environment))
-
-
-def start_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment) -> BaseProcess:
-    """A new process that trains, with one thread."""
-    return _start(settings.name, _run_worker, (settings, environment))
+Settings = TypeVar("Settings", CoordinatorProcessSettings, WorkerProcessSettings)
 
 
 class StandbyProcess:
@@ -109,7 +100,6 @@ class StandbyProcess:
         self._end_seconds = STANDBY_END_SECONDS
 
     def close(self) -> None:
-        """End it."""
         self._ending.set()
         self._thread.join()
 
@@ -119,7 +109,11 @@ class StandbyProcess:
             while process.is_alive() and not self._ending.is_set():
                 process.join(STANDBY_POLL_SECONDS)
             if self._ending.is_set():
-                self._end(process)
+                process.join(self._end_seconds)
+                process.terminate()
+                process.join(STANDBY_STOP_SECONDS)
+                process.kill()
+                process.join()
                 return
             code = process.exitcode or 0
             if not restart_helps(code):
@@ -132,13 +126,6 @@ class StandbyProcess:
                 STANDBY_RESTART_SECONDS,
             )
             self._ending.wait(STANDBY_RESTART_SECONDS)
-
-    def _end(self, process: BaseProcess) -> None:
-        process.join(self._end_seconds)
-        process.terminate()
-        process.join(STANDBY_STOP_SECONDS)
-        process.kill()
-        process.join()
 
 
 @contextlib.contextmanager
@@ -177,10 +164,17 @@ def warm_up() -> None:
         forkserver.ensure_running()
 
 
-def _start(name: str, target: Callable[..., None], arguments: tuple[object, ...]) -> BaseProcess:
+def start(
+    main: Callable[[Settings, ProcessEnvironment], None],
+    settings: Settings,
+    environment: ProcessEnvironment,
+) -> BaseProcess:
+    """A new process with this main function: run_coordinator or run_worker."""
     warm_up()
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=target, args=arguments, name=name, daemon=True)
+    process = context.Process(
+        target=main, args=(settings, environment), name=settings.name, daemon=True
+    )
     process.start()
     return process
 
@@ -200,12 +194,7 @@ def _environment_variables(added: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-# --- inside the new process ------------------------------------------------------------------
-
-
 def run_coordinator(settings: CoordinatorProcessSettings, environment: ProcessEnvironment) -> None:
-    """The main function of a coordinator's process."""
-
     def log_round(record: RoundRecord) -> None:
         LOG.info("round ended", extra={"round": record.round_index})
 
@@ -224,11 +213,13 @@ def _run_standby(settings: CoordinatorProcessSettings, environment: ProcessEnvir
     run_process(settings.name, environment, main)
 
 
-def _run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment) -> None:
+def run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment) -> None:
+    """The main function of a worker's process: it trains, with one thread."""
+
     async def main() -> int:
         import torch
 
-        from fedhp.cluster.worker.worker import WorkerSettings, run_worker
+        from fedhp.cluster.worker import worker
 
         torch.set_num_threads(1)
         finder = file_finder(settings.coordinator)
@@ -237,7 +228,7 @@ def _run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment
             finder = leader_finder(
                 settings.ha, insecure=settings.insecure_etcd, authority=authority
             )
-        worker = WorkerSettings(
+        own = worker.WorkerSettings(
             name=settings.name,
             coordinator="",
             certificates=settings.certificates,
@@ -248,7 +239,7 @@ def _run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment
             trust=settings.trust,
             finder=finder,
         )
-        return await run_worker(worker, stop=_stopped_by_signal())
+        return await worker.run_worker(own, stop=_stopped_by_signal())
 
     run_process(settings.name, environment, main)
 
@@ -263,12 +254,17 @@ def run_process(
     gc.freeze()
     os.environ.update(dict(environment.variables))
     if environment.log is not None:
-        _redirect(environment.log)
+        environment.log.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        handle = os.open(environment.log, flags, PRIVATE_FILE)
+        for number in (1, 2):
+            os.dup2(handle, number)
+        os.close(handle)
     if environment.log_format == "json":
         logs.begin_json_lines(name)
     logs.set_up(who=name, form=environment.log_format)
     if environment.log is not None:
-        logs.bound_size(environment.log)
+        logging.getLogger(logs.ROOT).addHandler(logs.SizeBound(environment.log))
     try:
         with service_exit_codes():
             code = asyncio.run(main())
@@ -280,14 +276,6 @@ def run_process(
         LOG.error("%s", reported)
         code = reported.exit_code
     sys.exit(code)
-
-
-def _redirect(log: Path) -> None:
-    log.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
-    for number in (1, 2):
-        os.dup2(handle, number)
-    os.close(handle)
 
 
 def _stopped_by_signal() -> asyncio.Event:
@@ -307,10 +295,10 @@ def die_with_parent() -> None:
         os.close(handle)
         forkserver._forkserver._forkserver_alive_fd = None  # type: ignore[attr-defined]
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=functools.partial(_end_with, parent), daemon=True).start()
 
+    def end_with_it() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Thread(target=end_with_it, daemon=True).start()

@@ -17,12 +17,7 @@ from fedhp.cluster.ops import operator
 from fedhp.cluster.ops.check import Check
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.addresses import (
-    HostPort,
-    own_address,
-    parse_address,
-    parse_listen,
-)
+from fedhp.cluster.protocol.addresses import HostPort, own_address, parse_address, parse_listen
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import handshake_problem, server_credentials
 from fedhp.errors import FedhpError
@@ -42,14 +37,10 @@ class ReachTest:
     advertise: str | None  # None: found out from `listen` and the way to the coordinator
 
 
-def check_reach(test: ReachTest, identity: Identity, status: operator.LeaderStatus) -> list[Check]:
-    """Both directions, each with the names of the others."""
-    return asyncio.run(_check_reach(test, identity, status))
-
-
-async def _check_reach(
+async def check_reach(
     test: ReachTest, identity: Identity, status: operator.LeaderStatus
 ) -> list[Check]:
+    """Both directions, each with the names of the others."""
     members = [
         member
         for member in status.reply.members
@@ -140,15 +131,12 @@ async def _outgoing(members: list[wire.MemberStatus], identity: Identity) -> lis
     for member, why in zip(tried, problems, strict=True):
         if why:
             port = parse_address(member.address, key="address").port
-            checks.append(
-                Check(
-                    f"reaches {member.name}",
-                    "wrong",
-                    f"this machine cannot connect to {member.name}: {member.address} {why}",
-                    f"open port {port} in the firewall of {member.name}'s machine; if others "
-                    f"cannot reach it either, restart {member.name} with --advertise HOST:PORT",
-                )
+            message = f"this machine cannot connect to {member.name}: {member.address} {why}"
+            fix = (
+                f"open port {port} in the firewall of {member.name}'s machine; if others "
+                f"cannot reach it either, restart {member.name} with --advertise HOST:PORT"
             )
+            checks.append(Check(f"reaches {member.name}", "wrong", message, fix))
     return checks
 
 

@@ -3,16 +3,21 @@
 Parsed by hand, and only here, because it comes from the network in pieces: the receiver knows the
 layout, so it refuses any other tensor before it allocates memory. It never holds more than one
 chunk, the expected tensors and the model; for raw these two are the same memory.
+
+Topk has error feedback: the sender knows what every reader has reconstructed and sends it the
+largest differences; what was left out stays in the difference and is sent later.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +26,19 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.errors import FedhpError
 from fedhp.learn.quantize import INT8_LEVELS, Row, all_finite, from_int8, to_half, to_int8
-from fedhp.learn.topk import Delta, add_delta, largest_delta
+from fedhp.learn.topk import (
+    Delta,
+    add_delta,
+    is_kept,
+    largest_changes,
+    largest_delta,
+    topk_count,
+)
 
 if TYPE_CHECKING:
     from fedhp.learn.params import Layout
 
+V = TypeVar("V")
 # How models are sent, by the name of the compression in the settings.
 ENCODING_OF = {"none": "raw", "fp16": "fp16", "int8": "int8", "topk": "topk"}
 ENCODINGS = tuple(ENCODING_OF.values())
@@ -58,6 +71,20 @@ class Encoded:
     total: int  # bytes of all parts
     digest: bytes  # SHA-256 of all parts
 
+    def chunks(self, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
+        """The stream: the first chunk announces size and encoding, the last one has the digest."""
+        left, first = self.total, True
+        for data in _pieces(self.parts, limits.MODEL_CHUNK_BYTES):
+            left -= len(data)
+            chunk = wire.Chunk(data=data)
+            if first:
+                chunk.envelope.CopyFrom(envelope)
+                chunk.total, chunk.encoding = self.total, self.encoding
+                first = False
+            if not left:
+                chunk.digest = self.digest
+            yield chunk
+
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
@@ -80,11 +107,17 @@ class ModelCodec:
         # Without a count these are the same for every model, and each round has many.
         self._headers = {encoding: self._new_header(encoding, 0) for encoding in ENCODINGS}
         self._sizes = {encoding: self._tensor_bytes(encoding, 0) for encoding in ENCODINGS}
-        self._max_header = {
-            encoding: len(self.header(encoding, self.max_count(encoding))) + _SPARE_HEADER_BYTES
-            for encoding in ENCODINGS
+        # The most that is accepted: values of a delta, bytes of a header and of a file.
+        self.max_count = dict.fromkeys(ENCODINGS, 0) | {"topk": largest_delta(self.width)}
+        self.max_header = {
+            encoding: len(self.header(encoding, count)) + _SPARE_HEADER_BYTES
+            for encoding, count in self.max_count.items()
         }
-        if (size := self.max_file(ENCODING_OF["none"])) > limits.MODEL_BYTES:
+        self.max_file = {
+            encoding: _LENGTH_BYTES + self.max_header[encoding] + self.size(encoding, count)
+            for encoding, count in self.max_count.items()
+        }
+        if (size := self.max_file[ENCODING_OF["none"]]) > limits.MODEL_BYTES:
             raise FedhpError(
                 f"a model of {self.width} values is too large to be sent: {size} bytes",
                 allowed=f"at most {limits.MODEL_BYTES} bytes",
@@ -112,26 +145,6 @@ class ModelCodec:
         """Encode what topk adds to the copy of a reader."""
         return self._encoded("topk", [delta.indices, delta.values], count=len(delta.indices))
 
-    def chunks(self, encoded: Encoded, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
-        """The stream: the first chunk announces size and encoding, the last one has the digest."""
-        left, first = encoded.total, True
-        for data in _pieces(encoded.parts, limits.MODEL_CHUNK_BYTES):
-            left -= len(data)
-            chunk = wire.Chunk(data=data)
-            if first:
-                chunk.envelope.CopyFrom(envelope)
-                chunk.total, chunk.encoding = encoded.total, encoded.encoding
-                first = False
-            if not left:
-                chunk.digest = encoded.digest
-            yield chunk
-
-    def receiver(
-        self, encodings: Collection[str] = ("raw",), *, known: Row | None = None
-    ) -> ModelReceiver:
-        """For one stream in one of these encodings; topk needs the known copy it adds to."""
-        return ModelReceiver(self, encodings, known=known)
-
     def entries(self, encoding: str, count: int) -> Iterator[TensorEntry]:
         """The tensors of a file in our order; count: values of a delta."""
         tensors: list[tuple[str, str, tuple[int, ...]]]
@@ -151,19 +164,6 @@ class ModelCodec:
     def size(self, encoding: str, count: int) -> int:
         """Bytes of the tensors of a file."""
         return self._tensor_bytes(encoding, count) if count else self._sizes[encoding]
-
-    def max_count(self, encoding: str) -> int:
-        """The largest number of values in a delta."""
-        return largest_delta(self.width) if encoding == "topk" else 0
-
-    def max_header(self, encoding: str) -> int:
-        """The longest header that is accepted, bytes."""
-        return self._max_header[encoding]
-
-    def max_file(self, encoding: str) -> int:
-        """The largest file that is accepted, bytes."""
-        tensors = self.size(encoding, self.max_count(encoding))
-        return _LENGTH_BYTES + self._max_header[encoding] + tensors
 
     def header(self, encoding: str, count: int) -> bytes:
         """The header of our own files."""
@@ -195,9 +195,12 @@ class ModelCodec:
 
 
 class ModelReceiver:
-    """Takes one stream, chunk by chunk; raises BadModel as soon as something is wrong."""
+    """Takes one stream in one of these encodings, chunk by chunk; raises BadModel as soon as
+    something is wrong. Topk needs the known copy to which it adds."""
 
-    def __init__(self, codec: ModelCodec, encodings: Collection[str], *, known: Row | None) -> None:
+    def __init__(
+        self, codec: ModelCodec, encodings: Collection[str] = ("raw",), *, known: Row | None = None
+    ) -> None:
         self._codec = codec
         self._known = known
         self._encodings = [each for each in encodings if each != "topk" or known is not None]
@@ -228,7 +231,11 @@ class ModelReceiver:
         self._digest.update(data)
         self._take(memoryview(data))
         if chunk.digest:
-            self._end(chunk.digest)
+            if self._received < self._total:
+                self._refuse_truncated()
+            if chunk.digest != self._digest.digest():
+                _refuse("digest", "the digest is not that of the data")
+            self._complete = True
 
     def finish(self) -> Row:
         """The model, float32 [width]; for topk the known copy with the delta added."""
@@ -245,7 +252,7 @@ class ModelReceiver:
             allowed = ", ".join(self._encodings)
             _refuse("encoding", f"the encoding is {chunk.encoding[:20]!r}; expected: {allowed}")
         least = _LENGTH_BYTES + len("{}") + self._codec.size(chunk.encoding, 0)
-        largest = self._codec.max_file(chunk.encoding)
+        largest = self._codec.max_file[chunk.encoding]
         if not least <= total <= min(largest, limits.MODEL_BYTES):
             _refuse("size", f"{total} bytes are announced; expected: {least} to {largest}")
         self._total, self._encoding = total, chunk.encoding
@@ -275,7 +282,7 @@ class ModelReceiver:
     def _read_head(self) -> None:
         if self._head_end == _LENGTH_BYTES:
             length = int.from_bytes(self._head, "little")
-            longest = self._codec.max_header(self._encoding)
+            longest = self._codec.max_header[self._encoding]
             if not 2 <= length <= min(longest, self._total - _LENGTH_BYTES):
                 _refuse("header", f"the header has {length} bytes; expected: 2 to {longest}")
             self._head_end = _LENGTH_BYTES + length
@@ -283,7 +290,7 @@ class ModelReceiver:
         size = self._total - self._head_end
         count = size // 8 if self._encoding == "topk" else 0
         expected = self._codec.size(self._encoding, count)
-        if size != expected or count > self._codec.max_count(self._encoding):
+        if size != expected or count > self._codec.max_count[self._encoding]:
             _refuse("size", f"the tensors have {size} bytes; expected: {expected}")
         header = bytes(self._head[_LENGTH_BYTES:])
         if header == self._codec.header(self._encoding, count):
@@ -292,13 +299,6 @@ class ModelReceiver:
             table = _parse_header(header)
             self._spans = _spans(table, list(self._codec.entries(self._encoding, count)))
         self._tensors = np.empty(size, dtype=np.uint8)
-
-    def _end(self, digest: bytes) -> None:
-        if self._received < self._total:
-            self._refuse_truncated()
-        if digest != self._digest.digest():
-            _refuse("digest", "the digest is not that of the data")
-        self._complete = True
 
     def _refuse_truncated(self) -> NoReturn:
         _refuse("truncated", f"the stream ends after {self._received} of {self._total} bytes")
@@ -321,6 +321,11 @@ class ModelReceiver:
             _refuse("index", f"the indices do not rise strictly below {self._codec.width}")
         assert self._known is not None  # topk is refused without
         return add_delta(self._known, Delta(indices, _finite(values.view("<f4"))))
+
+
+def row_digest(row: Row) -> bytes:
+    """SHA-256 of the values: names a copy of a model."""
+    return hashlib.sha256(np.ascontiguousarray(row, dtype="<f4").data).digest()
 
 
 def _refuse(reason: str, sentence: str) -> NoReturn:
@@ -408,3 +413,186 @@ def _offsets(received: Any, entry: TensorEntry) -> tuple[int, int]:
 
 def _is_int_list(value: Any) -> bool:
     return isinstance(value, list) and all(type(each) is int for each in value)
+
+
+# --- both sides of a transfer: what to send to a reader, how to read what a peer sends ---------
+
+
+class OutgoingModel:
+    """The model a worker serves: encoded once for all readers or, with topk, for each reader."""
+
+    def __init__(
+        self, codec: ModelCodec, *, compression: str = "none", share: float = 0.1, readers: int = 32
+    ) -> None:
+        self.codec = codec
+        self.encoding = ENCODING_OF[compression]
+        self.copies: ReaderCopies | None = None  # with topk
+        if self.encoding == "topk":
+            self.copies = ReaderCopies(topk_count(share, codec.width), readers=readers)
+        # By exchange of the round; both change at once, for threads.
+        self._offered: dict[int, tuple[Row, Encoded]] = {}
+
+    def offer(self, row: Row, exchange: int = 0) -> None:
+        """Serve this row in an exchange of the round; it must not change while it is served. The
+        first one ends the round before."""
+        whole = self.encoding if self.copies is None else "raw"
+        offered = row, self.codec.encode(row, whole)
+        self._offered = {**self._offered, exchange: offered} if exchange else {0: offered}
+
+    def withdraw(self, exchange: int) -> None:
+        """Free the row of an exchange that all its readers have had."""
+        self._offered.pop(exchange, None)
+
+    def take(self, reader: str, base: bytes = b"", exchange: int = 0) -> Encoded:
+        """What to send to a reader; base: the digest of its copy, from its request."""
+        if exchange not in self._offered:
+            raise LookupError("no model is offered for this exchange")
+        row, encoded = self._offered[exchange]
+        if self.copies is None:
+            return encoded
+        delta = self.copies.next_delta(reader, row, base=base)
+        return encoded if delta is None else self.codec.encode_delta(delta)
+
+    def forget(self, reader: str) -> None:
+        """Free what topk remembers of a reader."""
+        if self.copies is not None:
+            self.copies.forget(reader)
+
+
+class IncomingModels:
+    """The models a worker pulls: a receiver for each stream and, with topk, a copy per peer."""
+
+    def __init__(self, codec: ModelCodec, *, compression: str = "none", peers: int = 32) -> None:
+        self.codec = codec
+        self.encoding = ENCODING_OF[compression]
+        self.copies = PeerCopies(peers=peers) if self.encoding == "topk" else None
+
+    def begin(self, peer: str) -> tuple[bytes, ModelReceiver]:
+        """For one pull: the base to name in the request, and the receiver of the answer."""
+        if self.copies is None:
+            return b"", ModelReceiver(self.codec, sorted({"raw", self.encoding}))
+        known, base = self.copies.get(peer)  # one copy for both, whatever arrives meanwhile
+        return base, ModelReceiver(self.codec, ["raw", self.encoding], known=known)
+
+    def finish(self, peer: str, receiver: ModelReceiver) -> Row:
+        """The peer's model, once its stream has ended; remembered for the next delta."""
+        row = receiver.finish()
+        if self.copies is not None:
+            self.copies.keep(peer, row)
+        return row
+
+    def forget(self, peer: str) -> None:
+        """Free the copy of a peer's model."""
+        if self.copies is not None:
+            self.copies.forget(peer)
+
+
+class _RecentlyUsed(OrderedDict[str, V]):
+    """Keeps the values that were put in last, at most `limit` of them, for COPY_ROUNDS rounds."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+        self._round = 0
+        self._put_in: dict[str, int] = {}  # the round of each
+
+    def begin_round(self, round_index: int) -> None:
+        self._round = round_index
+        for key in [key for key in self if not is_kept(self._put_in[key], round_index)]:
+            del self[key]
+        self._put_in = {key: self._put_in[key] for key in self}
+
+    def put(self, key: str, value: V) -> None:
+        self[key] = value
+        self._put_in[key] = self._round
+        self.move_to_end(key)
+        while len(self) > self._limit:
+            self.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReaderCopy:
+    row: Row  # owned by this entry
+    digest: bytes
+    delta: Delta | None = None  # sent last, not yet confirmed
+    after: bytes = b""  # digest of the row with the delta
+
+
+class ReaderCopies:
+    """The sender's side of topk: what each reader has, as far as the reader has confirmed it.
+
+    Two states are kept for a reader: the one it last named, and that state with the last
+    delta. It names one of them in its next request, so a transfer that failed is noticed.
+    """
+
+    def __init__(self, count: int, *, readers: int) -> None:
+        """count: values in a delta, 0 for none; another reader than the last ones starts over."""
+        self.count = count
+        self._copies: _RecentlyUsed[_ReaderCopy] = _RecentlyUsed(readers)
+        self._lock = Lock()
+
+    def begin_round(self, round_index: int) -> None:
+        """Drop the copies that were not used for some rounds."""
+        with self._lock:
+            self._copies.begin_round(round_index)
+
+    def next_delta(self, reader: str, row: Row, *, base: bytes) -> Delta | None:
+        """What to send to a reader whose copy has the digest `base`; None: the whole row."""
+        with self._lock:
+            known = self._known(reader, base) if self.count else None
+            if known is None:
+                self._copies.put(reader, _ReaderCopy(row.copy(), row_digest(row)))
+                return None
+            with np.errstate(over="ignore"):
+                delta = largest_changes(row - known, self.count)
+            after = row_digest(add_delta(known, delta))
+            self._copies.put(reader, _ReaderCopy(known, base, delta, after))
+            return delta
+
+    def forget(self, reader: str) -> None:
+        """Free what is remembered of a reader."""
+        with self._lock:
+            self._copies.pop(reader, None)
+
+    def _known(self, reader: str, base: bytes) -> Row | None:
+        """The reader's copy, if it is one of the two states that are known."""
+        copy = self._copies.get(reader)
+        if copy is None or not base:
+            return None
+        if base == copy.digest:
+            return copy.row
+        if copy.delta is not None and base == copy.after:
+            copy.row[copy.delta.indices] += copy.delta.values
+            # Stored at once: the delta must not be added twice if what follows fails.
+            self._copies[reader] = _ReaderCopy(copy.row, base)
+            return copy.row
+        return None
+
+
+class PeerCopies:
+    """The reader's side of topk: its copy of each peer's model, and the copies' digests."""
+
+    def __init__(self, *, peers: int) -> None:
+        self._copies: _RecentlyUsed[tuple[Row, bytes]] = _RecentlyUsed(peers)
+        self._lock = Lock()
+
+    def begin_round(self, round_index: int) -> None:
+        """Drop the copies that were not used for some rounds."""
+        with self._lock:
+            self._copies.begin_round(round_index)
+
+    def get(self, peer: str) -> tuple[Row | None, bytes]:
+        """The copy of this peer's model, never written to, and its digest; or None and b""."""
+        with self._lock:
+            return self._copies.get(peer, (None, b""))
+
+    def keep(self, peer: str, row: Row) -> None:
+        """Remember a copy of this peer's model as it was reconstructed."""
+        copy = row.copy(), row_digest(row)
+        with self._lock:
+            self._copies.put(peer, copy)
+
+    def forget(self, peer: str) -> None:
+        """Free the copy of a peer's model."""
+        with self._lock:
+            self._copies.pop(peer, None)

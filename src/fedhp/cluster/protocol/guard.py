@@ -1,4 +1,5 @@
-"""Who may send a message, and whether it comes once and in time: envelopes, epochs, quarantine.
+"""Who may send a message, and whether it comes once and in time: envelopes, epochs, quarantine;
+what one worker may ask of another (tickets), and which coordinator may follow which (the line).
 
 A Guard judges the envelope of every message that arrives, by the name in the sender's
 certificate; message_checks.py judges the fields. Both raise Refused with a stable word.
@@ -6,12 +7,16 @@ certificate; message_checks.py judges the fields. Both raise Refused with a stab
 
 from __future__ import annotations
 
+import hmac
+import secrets
+import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -41,6 +46,20 @@ BAD_REASONS = frozenset(
 WORKER_ROLE, OPERATOR_ROLE = "worker", "operator"  # those that call others
 
 STRIKE_SECONDS = 3600.0  # until a strike is forgotten
+# Tickets: every member gets a secret key with the reply to its join. An order has a ticket for each
+# peer that it names, made with that peer's key: only the coordinator could have made it, for this
+# caller, this purpose and this attempt. Keys and tickets travel over mutual TLS alone, and last for
+# one epoch.
+KEY_BYTES = 32
+_SERIAL = struct.Struct(">Q")
+_MAC_BYTES = 16
+TICKET_BYTES = _SERIAL.size + _MAC_BYTES
+# The line of leaders: every epoch has a random token, and every leader knows the epochs before its
+# own. A run folder that was copied begins a second line: its leaders have other tokens, or lack
+# rounds that were committed. A worker follows one line and refuses any other.
+TOKEN_BYTES = 16
+LONGEST_LINE = 1000  # leaders that are remembered
+COPY = "it leads from a copy or an old backup of the run's state, next to the real coordinator"
 _SEEN_MASK = (1 << limits.SEQUENCE_WINDOW) - 1
 
 
@@ -191,7 +210,9 @@ class Guard:
         """A name on the allow-list calls: from now on its bad messages count against it. Refused
         if it is in quarantine."""
         with self._lock:
-            self._check_not_quarantined(peer, self._senders.setdefault(peer, _Sender()))
+            sender = self._senders.setdefault(peer, _Sender())
+            if sender.quarantined:
+                self._check_quarantine(peer, sender)
 
     def check(
         self,
@@ -212,10 +233,12 @@ class Guard:
             sender = self._senders.get(peer)
             if sender is None:
                 sender = self._senders[peer] = _Sender()
-            self._check_not_quarantined(peer, sender)
+            if sender.quarantined:
+                self._check_quarantine(peer, sender)
             if not envelope.ByteSize():
                 raise Refused("missing", "the message has no envelope")
-            _check_version(envelope.version)
+            if envelope.version != limits.PROTOCOL_VERSION:
+                raise _other_version(envelope.version)
             if envelope.sender != peer:
                 raise Refused(
                     "sender",
@@ -228,9 +251,7 @@ class Guard:
                     "role",
                     f"{quoted(peer)} has the role {_either(roles)}; this call needs {needed}",
                 )
-            self._check_run(envelope.run, without_run=rule.without_run)
-            self._check_epoch(envelope.epoch, rule.epochs)
-            self._check_token(envelope)
+            self._check_subject(envelope, rule)
             if not envelope.incarnation or not envelope.sequence:
                 raise Refused("missing", "the envelope has no incarnation or no sequence number")
             if rule.replaces:
@@ -268,7 +289,7 @@ class Guard:
         """Whether everything from this name is refused."""
         with self._lock:
             sender = self._senders.get(peer)
-            return sender is not None and self._in_quarantine(sender)
+            return sender is not None and sender.quarantined and self._in_quarantine(sender)
 
     def pardon(self, peer: str) -> None:
         """End a quarantine; messages that were seen before are still refused as replays."""
@@ -303,7 +324,7 @@ class Guard:
                 name for name, sender in self._senders.items() if self._in_quarantine(sender)
             )
 
-    def _check_not_quarantined(self, peer: str, sender: _Sender) -> None:
+    def _check_quarantine(self, peer: str, sender: _Sender) -> None:
         if self._in_quarantine(sender):
             raise Refused(
                 "quarantined", f"{quoted(peer)} sent too many bad messages and is in quarantine"
@@ -316,29 +337,24 @@ class Guard:
             sender.pardon()
         return sender.quarantined
 
-    def _check_run(self, run: str, *, without_run: bool) -> None:
-        if not run and without_run:
-            return
-        if self.run is None:
-            raise Refused("run", "this process has not joined a run yet")
-        if run != self.run:
+    def _check_subject(self, envelope: wire.Envelope, rule: CallRule) -> None:
+        """Run, epoch and leader of a message are those of this process, as far as they have to."""
+        run, epoch = envelope.run, envelope.epoch
+        if run != self.run and (run or not rule.without_run):
+            if self.run is None:
+                raise Refused("run", "this process has not joined a run yet")
             raise Refused(
                 "run", f"the message is of run {quoted(run)}, this process is in run {self.run}"
             )
-
-    def _check_epoch(self, epoch: int, epochs: Epochs) -> None:
-        late = epochs != "any" and epoch < self.epoch
-        early = epochs == "same" and epoch > self.epoch
-        if late or early:
+        late = rule.epochs != "any" and epoch < self.epoch
+        if late or (rule.epochs == "same" and epoch > self.epoch):
             raise Refused(
                 "epoch",
                 f"the message is of epoch {epoch}, the current one is {self.epoch}: ask the "
                 "coordinator again",
             )
-
-    def _check_token(self, envelope: wire.Envelope) -> None:
         known = bool(self.token and envelope.token)
-        if known and envelope.epoch == self.epoch and envelope.token != self.token:
+        if known and epoch == self.epoch and envelope.token != self.token:
             raise Refused(
                 "epoch",
                 f"the sender follows another coordinator, which also has epoch {self.epoch}: one "
@@ -356,11 +372,208 @@ def _either(roles: frozenset[str]) -> str:
     return " or ".join(sorted(roles))
 
 
-def _check_version(version: int) -> None:
-    if version != limits.PROTOCOL_VERSION:
-        behind = "sender" if version < limits.PROTOCOL_VERSION else "receiver"
-        raise Refused(
-            "version",
-            f"the sender uses protocol version {version}, the receiver version "
-            f"{limits.PROTOCOL_VERSION}: update fedhp on the {behind}'s machine",
+def _other_version(version: int) -> Refused:
+    behind = "sender" if version < limits.PROTOCOL_VERSION else "receiver"
+    return Refused(
+        "version",
+        f"the sender uses protocol version {version}, the receiver version "
+        f"{limits.PROTOCOL_VERSION}: update fedhp on the {behind}'s machine",
+    )
+
+
+class TicketPurpose(StrEnum):
+    """What a ticket is for."""
+
+    TRAINED = "trained"  # the model of this attempt
+    COMMITTED = "committed"  # the model of an earlier attempt, to catch up
+    PROBE = "probe"
+    SWAP = "swap"
+    AVERAGE = "average"  # the sums of this attempt, to the worker above in the tree
+
+
+def new_key() -> bytes:
+    """A key for one member."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def make_ticket(
+    key: bytes,
+    *,
+    run: str,
+    caller: str,
+    purpose: TicketPurpose,
+    attempt: Attempt,
+    version: Attempt = INITIAL,
+    serial: int = 0,
+) -> bytes:
+    """A ticket for a caller, to show to the owner of the key.
+
+    attempt: the one that the order is about. version: of the committed model that the caller may
+    take. serial: tickets to swap are used once, in rising order.
+    """
+    words = (run, purpose, caller, *attempt.to_list(), *version.to_list(), serial)
+    mac = hmac.digest(key, "\0".join(map(str, words)).encode(), "sha256")
+    return _SERIAL.pack(serial) + mac[:_MAC_BYTES]
+
+
+class TicketChecker:
+    """At a worker: which calls of peers the coordinator has allowed."""
+
+    def __init__(self) -> None:
+        self.key = b""  # empty: this coordinator gives no tickets
+        self.barred: frozenset[str] = frozenset()  # names that are no longer members
+        self._swaps: dict[str, tuple[int, int]] = {}  # epoch and serial of the last, by caller
+
+    def check_member(self, caller: str) -> None:
+        """Refuse a name that is no longer a member, whatever it asks for."""
+        if caller in self.barred:
+            raise Refused("removed", f"{caller} is no longer a member of this run")
+
+    def check(
+        self,
+        ticket: bytes,
+        *,
+        run: str,
+        caller: str,
+        purpose: TicketPurpose,
+        attempt: Attempt,
+        version: Attempt = INITIAL,
+    ) -> None:
+        """Accept the call of a peer, or raise Refused."""
+        self.check_member(caller)
+        if not self.key:
+            return
+        serial = 0
+        if len(ticket) == TICKET_BYTES:
+            (serial,) = _SERIAL.unpack_from(ticket)
+        expected = make_ticket(
+            self.key,
+            run=run,
+            caller=caller,
+            purpose=purpose,
+            attempt=attempt,
+            version=version,
+            serial=serial,
+        )
+        if not hmac.compare_digest(ticket, expected):
+            raise Refused(
+                "ticket", f"the coordinator did not name {caller} as a partner for this ({purpose})"
+            )
+        if purpose is TicketPurpose.SWAP and (attempt.epoch, serial) <= self._swaps.get(
+            caller, (0, -1)
+        ):
+            raise Refused("ticket", f"{caller} has used this ticket already")
+
+    def swapped(self, caller: str, attempt: Attempt, ticket: bytes) -> None:
+        """A swap took place: its ticket, and all before it, are used up."""
+        if len(ticket) == TICKET_BYTES:
+            self._swaps[caller] = (attempt.epoch, _SERIAL.unpack_from(ticket)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """One leader: its epoch, its token, and the committed attempt from which it began."""
+
+    epoch: int
+    token: bytes
+    start: Attempt
+
+    def to_wire(self) -> wire.Leadership:
+        """As part of a message."""
+        return wire.Leadership(epoch=self.epoch, token=self.token, start=self.start.to_wire())
+
+    @classmethod
+    def from_wire(cls, message: wire.Leadership) -> Leadership:
+        """As a message names it."""
+        return cls(message.epoch, message.token, Attempt.from_wire(message.start))
+
+    def to_list(self) -> list[Any]:
+        """For JSON."""
+        return [self.epoch, self.token.hex(), *self.start.to_list()]
+
+    @classmethod
+    def from_list(cls, values: Iterable[Any]) -> Leadership:
+        """As to_list gave it."""
+        epoch, token, *start = values
+        return cls(int(epoch), bytes.fromhex(token), Attempt.from_list(start))
+
+
+Line = tuple[Leadership, ...]  # the oldest first; the last one leads
+
+
+def extended(line: Line, epoch: int, *, start: Attempt) -> Line:
+    """The line with a new leader at its end, who has a new token."""
+    return (*line, Leadership(epoch, secrets.token_bytes(TOKEN_BYTES), start))[-LONGEST_LINE:]
+
+
+def check_line(line: Sequence[wire.Leadership], *, epoch: int) -> None:
+    """The line of leaders in a reply of this epoch; an empty one comes from an older program."""
+    if len(line) > LONGEST_LINE:
+        raise Refused("size", f"the reply names {len(line)} leaders, at most {LONGEST_LINE}")
+    for leader in line:
+        check_leader(epoch, leader.token)
+        if not leader.token:
+            raise Refused("missing", "a leader in the reply has no token")
+    epochs = [leader.epoch for leader in line]
+    if epochs and (epochs != sorted(set(epochs)) or epochs[-1] != epoch):
+        raise Refused("order", "the epochs of the leaders do not rise to that of the reply")
+
+
+def check_leader(epoch: int, token: bytes = b"") -> None:
+    """The epoch of a leader, and its token or none."""
+    if not epoch:
+        raise Refused("missing", "the reply names no epoch")
+    if len(token) not in (0, TOKEN_BYTES):
+        raise Refused("size", f"a leader's token has {len(token)} bytes, not {TOKEN_BYTES}")
+
+
+class Follower:
+    """What a worker knows of the line that it follows: the last leader, the last commit."""
+
+    def __init__(self, epoch: int = 0, token: bytes = b"", committed: Attempt = INITIAL) -> None:
+        self.epoch, self.token, self.committed = epoch, token, committed
+
+    def follow(self, line: Line, *, epoch: int, committed: Attempt) -> None:
+        """Follow this leader from now on; Refused if it is not of the same line."""
+        if epoch < self.epoch:
+            raise Refused(
+                "epoch",
+                f"the coordinator has epoch {epoch}, but this worker follows epoch {self.epoch}",
+            )
+        if self.token:
+            self._check_line(line, epoch=epoch)
+        if committed.round_index < self.committed.round_index:
+            raise Refused(
+                "epoch",
+                f"the coordinator of epoch {epoch} has committed round {committed.round_index}, "
+                f"but this worker has seen round {self.committed.round_index}: {COPY}",
+            )
+        self.epoch, self.token = epoch, line[-1].token if line else b""
+        self.committed = max(self.committed, committed)
+
+    def check_reply(self, epoch: int, token: bytes, committed: Attempt = INITIAL) -> None:
+        """A later reply must come from the leader that this worker follows; it may say that this
+        attempt is committed."""
+        if self.token and (epoch, token) != (self.epoch, self.token):
+            raise Refused("epoch", self._other_leader(epoch))
+        self.committed = max(self.committed, committed)
+
+    def _check_line(self, line: Line, *, epoch: int) -> None:
+        tokens = {leader.epoch: leader.token for leader in line}
+        if tokens.get(self.epoch) != self.token:
+            raise Refused("epoch", self._other_leader(epoch))
+        later = [leader for leader in line if leader.epoch > self.epoch]
+        if later and later[0].start < self.committed:
+            raise Refused(
+                "epoch",
+                f"the coordinator of epoch {later[0].epoch} began after {later[0].start}, but this "
+                f"worker has seen the commit of {self.committed}: {COPY}",
+            )
+
+    def _other_leader(self, epoch: int) -> str:
+        if epoch == self.epoch:
+            return f"another coordinator also has epoch {epoch}: {COPY}"
+        return (
+            f"the coordinator of epoch {epoch} does not know the one of epoch {self.epoch}, which "
+            f"this worker follows: {COPY}"
         )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
-from fedhp.cluster.protocol import limits, succession
+from fedhp.cluster.protocol import guard, limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import is_name, is_reachable, split_host_port
 from fedhp.cluster.protocol.attempt import Attempt
@@ -24,9 +24,8 @@ from fedhp.columns import (
     LARGEST_MEASURE,
     LONGEST_STEP,
     WORKER_COLUMNS,
-    Column,
-    added_columns,
 )
+from fedhp.exchange.group import LARGEST_RATE
 from fedhp.texts import printable
 
 WEEK_SECONDS = 7 * 86_400.0  # longer than any round and any deadline
@@ -35,6 +34,7 @@ MAX_SAMPLES = 1_000_000_000
 MAX_LOCAL_STEPS = 1_000_000  # of one round
 MAX_BEAT_SECONDS = 60.0
 MAX_LIBRARIES = 50  # whose versions a coordinator may list
+MAX_EXCHANGES = 100_000  # of one round
 WEIGHT_TOLERANCE = 1e-6  # of the sum of a worker's mixing weights
 DIGEST_BYTES = 32  # of SHA-256
 NONCE_BYTES = 16  # of a join
@@ -97,7 +97,8 @@ def check_next(request: wire.NextRequest) -> None:
     check_count(request.samples, "samples", most=MAX_SAMPLES)
     check_count(request.model_bytes, "model_bytes", most=limits.MODEL_BYTES)
     _check_versions(request.stands)
-    _check_setup(request.setup)
+    if request.HasField("setup"):
+        _check_setup(request.setup)
     check_length(len(request.surveyed), "surveyed links", most=MAX_SURVEYED)
     _check_links(request.surveyed, "surveyed", workers=limits.MAX_WORKERS)
 
@@ -138,7 +139,8 @@ def check_report(
     metric: the least and the most that a test can give.
     """
     _check_envelope(report)
-    _check_attempt(report.envelope, attempt)
+    if Attempt.from_envelope(report.envelope) != attempt:
+        _refuse_attempt(report.envelope, attempt)
     _check_links(
         report.links,
         "a link",
@@ -170,26 +172,20 @@ def check_report(
     _check_workers(report.selected, "selected", workers=workers, own=worker, asked=asked)
 
 
-def reported(report: wire.RoundReport, column: Column) -> float:
-    """A column of the record as a worker measured it; NaN: it did not."""
-    if column.added:
-        return float(report.measures.get(column.name, math.nan))
-    return float(getattr(report, column.name))
-
-
 def _check_measures(report: wire.RoundReport) -> None:
     """The columns of the record that a worker measures itself."""
-    added = {column.name for column in added_columns() if column.reported}
+    added = {column.name for column in WORKER_COLUMNS if column.added and column.reported}
     if unknown := sorted(set(report.measures) - added):
         raise Refused("kind", f"{quoted(unknown[0])} is not a column of the record")
     for column in WORKER_COLUMNS:
         bounds = column.reported
         if bounds is None or (column.added and column.name not in report.measures):
             continue
-        value, least, most = reported(report, column), bounds.least, bounds.most
-        check_number(value, column.name, least=least, most=most, nan=bounds.unmeasured)
+        name = column.name
+        value = float(report.measures[name] if column.added else getattr(report, name))
+        check_number(value, name, least=bounds.least, most=bounds.most, nan=bounds.unmeasured)
         if bounds.positive and value == 0:
-            raise Refused("range", f"{column.name} is 0, not above 0")
+            raise Refused("range", f"{name} is 0, not above 0")
 
 
 def check_beat(request: wire.BeatRequest) -> None:
@@ -249,8 +245,8 @@ def check_command(request: wire.CommandRequest) -> None:
 def check_join_reply(reply: wire.JoinReply) -> None:
     """A worker's index in the run; the experiment is parsed later, by the worker."""
     check_run(reply.run, "the run")
-    _check_epoch(reply.epoch)
-    check_worker(reply.worker, "the reply", workers=limits.MAX_WORKERS)
+    guard.check_leader(reply.epoch)
+    _check_workers([reply.worker], "the reply", workers=limits.MAX_WORKERS)
     size = len(reply.experiment.encode())
     check_length(size, "bytes of the experiment", most=limits.EXPERIMENT_BYTES)
     if _NOT_TOML.search(reply.experiment):
@@ -258,24 +254,23 @@ def check_join_reply(reply: wire.JoinReply) -> None:
     check_positive(reply.beat_seconds, "beat_seconds", most=MAX_BEAT_SECONDS)
     if len(reply.key) not in (0, DIGEST_BYTES):
         raise Refused("size", f"the key has {len(reply.key)} bytes, not {DIGEST_BYTES}")
-    succession.check_line(reply.leaders, epoch=reply.epoch)
-    _check_version(reply.committed)
+    guard.check_line(reply.leaders, epoch=reply.epoch)
+    _check_versions([reply.committed])
     check_length(len(reply.proof), "bytes of the proof", most=MAX_PROOF_BYTES)
 
 
 def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
     """An order of any kind to worker `worker`; the guard decides whether its epoch is followed."""
-    _check_epoch(order.epoch)
-    succession.check_token(order.token)
+    guard.check_leader(order.epoch, order.token)
     if not order.HasField("committed"):
         raise Refused("missing", "the order names no committed model version")
-    _check_version(order.committed)
+    _check_versions([order.committed])
     if order.committed.epoch > order.epoch:
         raise Refused("future", "the committed model version is of a later epoch than the order")
     if order.HasField("receipt"):
-        check_receipt(order.receipt)
+        check_text(order.receipt.why, "why")
     if order.HasField("own"):
-        _check_version(order.own)
+        _check_versions([order.own])
         if order.own.epoch > order.epoch or order.own.round > order.committed.round:
             raise Refused(
                 "future", "the worker's own model version is later than the committed one"
@@ -309,8 +304,7 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
 
 def check_beat_reply(reply: wire.BeatReply, *, workers: int) -> None:
     """The current attempt, and the workers that nobody should wait for."""
-    _check_epoch(reply.epoch)
-    succession.check_token(reply.token)
+    guard.check_leader(reply.epoch, reply.token)
     _check_workers(reply.gone, "gone", workers=workers)
     check_length(len(reply.barred), "barred", most=limits.MAX_WORKERS)
     for name in reply.barred:
@@ -358,7 +352,7 @@ def check_status_reply(reply: wire.StatusReply) -> None:
     check_length(len(reply.broken), "broken links", most=MAX_BROKEN_LINKS)
     for link in reply.broken:
         for end in (link.worker, link.peer):
-            check_worker(end, "a broken link", workers=limits.MAX_WORKERS)
+            _check_workers([end], "a broken link", workers=limits.MAX_WORKERS)
         check_text(link.why, "why a link is broken", most=MAX_CAUSE)
     check_length(len(reply.expiring), "expiring certificates", most=MAX_EXPIRING)
     for certificate in reply.expiring:
@@ -377,13 +371,14 @@ def check_status_reply(reply: wire.StatusReply) -> None:
 def check_pull(request: wire.PullRequest) -> None:
     """A peer asks for a model or probe bytes; whether it gets them is decided elsewhere."""
     _check_envelope(request)
+    check_count(request.exchange, "the exchange", most=_UINT32_MAX)
     if request.wanted == wire.TRAINED:
         check_count(request.envelope.round, "the round", least=1, most=_UINT32_MAX)
         check_count(request.envelope.attempt, "the attempt", least=1, most=_UINT32_MAX)
     elif request.wanted == wire.COMMITTED:
         if not request.HasField("stand"):
             raise Refused("missing", "the request names no model version")
-        _check_version(request.stand)
+        _check_versions([request.stand])
     elif request.wanted == wire.PROBE:
         check_count(request.bytes, "the bytes of a probe", least=1, most=limits.PROBE_BYTES)
     else:
@@ -418,12 +413,7 @@ def _check_envelope(request: Request) -> None:
         raise Refused("missing", "the message has no envelope")
 
 
-def _check_epoch(epoch: int) -> None:
-    if not epoch:
-        raise Refused("missing", "the reply names no epoch")
-
-
-def _check_attempt(envelope: wire.Envelope, now: Attempt) -> None:
+def _refuse_attempt(envelope: wire.Envelope, now: Attempt) -> None:
     pairs = (
         ("epoch", envelope.epoch, now.epoch),
         ("round", envelope.round, now.round_index),
@@ -442,14 +432,10 @@ def _check_attempt(envelope: wire.Envelope, now: Attempt) -> None:
 def _check_versions(versions: Sequence[wire.Stand]) -> None:
     check_length(len(versions), "model versions", most=limits.MODEL_VERSIONS)
     for version in versions:
-        _check_version(version)
-    if len(set(map(Attempt.from_wire, versions))) < len(versions):
+        if version.round and not version.epoch:
+            raise Refused("missing", f"a model version of round {version.round} names no epoch")
+    if len({(one.epoch, one.round, one.attempt) for one in versions}) < len(versions):
         raise Refused("duplicate", "a model version is named twice")
-
-
-def _check_version(version: wire.Stand) -> None:
-    if version.round and not version.epoch:
-        raise Refused("missing", f"a model version of round {version.round} names no epoch")
 
 
 def _check_workers(
@@ -460,9 +446,13 @@ def _check_workers(
     own: int | None = None,
     asked: Collection[int] | None = None,
 ) -> None:
+    """Indices of workers, each once; with own, not that of this worker itself."""
     seen: set[int] = set()
     for index in indices:
-        check_worker(index, what, workers=workers, own=own)
+        if index >= workers:
+            raise Refused("worker", f"{what} names worker {index}, but there are {workers} workers")
+        if index == own:
+            raise Refused("worker", f"{what} names worker {index}, which is this worker itself")
         if asked is not None and index not in asked:
             raise Refused("worker", f"{what} names worker {index}, which was not in the order")
         if index in seen:
@@ -477,12 +467,18 @@ def _check_peers(
     indices = [peer.worker for peer in peers]
     _check_workers(indices, what, workers=workers, own=own)
     for peer in peers:
-        check_name(peer.name, f"a name in {what}")
-        check_address(peer.address, f"an address in {what}")
+        _check_member(peer.name, peer.address, what)
         check_length(len(peer.ticket), f"bytes of a ticket in {what}", most=MAX_TICKET_BYTES)
     if len({peer.name for peer in peers}) < len(peers):
         raise Refused("duplicate", f"{what} has a name twice")
     return indices
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_member(name: str, address: str, what: str) -> None:
+    """A peer and where it can be called; every order names the same few."""
+    check_name(name, f"a name in {what}")
+    check_address(address, f"an address in {what}")
 
 
 def _check_links(
@@ -496,25 +492,24 @@ def _check_links(
 ) -> None:
     check_length(len(links), "links", most=limits.MAX_LINKS)
     for link in links:
-        _check_link(link, most_bytes)
+        check_length(link.bytes, "bytes over a link", most=most_bytes)
+        check_number(link.seconds, "the seconds of a link", least=0.0, most=WEEK_SECONDS)
+        check_number(link.started, "the start of a link", least=0.0, most=WEEK_SECONDS)
+        check_length(link.timed_bytes, "timed bytes of a link", most=link.bytes)
+        check_number(link.timed_seconds, "timed seconds of a link", least=0.0, most=WEEK_SECONDS)
+        most = LARGEST_MEASURE
+        check_number(link.distance, "the distance of a link", least=0.0, most=most, nan=True)
+        check_text(link.lost, "why a link was lost")
+        check_count(link.lost_at, "the exchange that lost a link", most=_UINT32_MAX)
     _check_workers([link.worker for link in links], what, workers=workers, own=own, asked=asked)
-
-
-def _check_link(link: wire.LinkReport, most_bytes: int) -> None:
-    check_length(link.bytes, "bytes over a link", most=most_bytes)
-    check_number(link.seconds, "the seconds of a link", least=0.0, most=WEEK_SECONDS)
-    check_number(link.started, "the start of a link", least=0.0, most=WEEK_SECONDS)
-    check_length(link.timed_bytes, "timed bytes of a link", most=link.bytes)
-    check_number(link.timed_seconds, "timed seconds of a link", least=0.0, most=WEEK_SECONDS)
-    check_number(link.distance, "the distance of a link", least=0.0, most=LARGEST_MEASURE, nan=True)
-    check_text(link.lost, "why a link was lost")
 
 
 def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -> None:
     check_count(work.attempt, "the attempt", least=1, most=_UINT32_MAX)
     if work.round <= committed:
         raise Refused("order", f"round {work.round} is ordered, but round {committed} is committed")
-    _check_training(work)
+    # Whose model others read has trained it: without a step there is no message.
+    _check_training(work, least=1 if work.readers or work.HasField("group") else 0)
     check_positive(work.exchange_deadline, "exchange_deadline", most=WEEK_SECONDS)
     peers = _check_peers(work.peers, "peers", workers=workers, own=worker)
     if peers != sorted(peers):
@@ -528,6 +523,8 @@ def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -
     if work.keep:
         check_count(work.samples, "the samples to score on", least=1, most=_UINT32_MAX)
     _check_weights(work)
+    if work.exchanges:
+        _check_exchanges(work, peers)
     if work.HasField("group"):
         if peers or work.readers:
             raise Refused("kind", "the order has a group average, and peers or readers")
@@ -541,6 +538,7 @@ def _check_group(group: wire.GroupWork, *, workers: int, worker: int) -> list[in
     check_count(group.fragments, "fragments", least=1, most=MAX_FRAGMENTS)
     check_count(group.fragment, "the fragment", most=group.fragments - 1)
     check_number(group.momentum, "momentum", least=0.0, most=1.0)
+    check_number(group.rate, "the rate of the average", least=0.0, most=LARGEST_RATE)
     if group.compression not in GROUP_COMPRESSIONS:
         raise Refused("encoding", "the compression of the average is unknown")
     check_number(group.transfer_time, "transfer_time", least=0.0, most=WEEK_SECONDS)
@@ -569,42 +567,58 @@ def _check_group(group: wire.GroupWork, *, workers: int, worker: int) -> list[in
 
 def _check_act(act: wire.Act, *, workers: int, worker: int) -> None:
     check_count(act.round, "the round", least=1, most=_UINT32_MAX)
-    _check_training(act)
+    _check_training(act, least=1)
     if act.HasField("partner"):
         _check_peers([act.partner], "partner", workers=workers, own=worker)
 
 
-def _check_training(order: wire.Work | wire.Act) -> None:
-    check_count(order.local_steps, "local_steps", least=1, most=MAX_LOCAL_STEPS)
+def _check_training(order: wire.Work | wire.Act, *, least: int) -> None:
+    check_count(order.local_steps, "local_steps", least=least, most=MAX_LOCAL_STEPS)
     check_positive(order.learning_rate, "learning_rate")
     check_positive(order.deadline, "deadline", most=WEEK_SECONDS)
 
 
 def _check_weights(work: wire.Work) -> None:
-    expected = 0 if work.keep else len(work.peers)
+    expected = 0 if work.keep or work.exchanges else len(work.peers)
     if len(work.weights) != expected:
         raise Refused("weights", f"there are {len(work.weights)} weights, not {expected}")
     for weight in (*work.weights, work.own_weight):
         check_number(weight, "a weight", least=0.0, most=1.0 + WEIGHT_TOLERANCE)
     total = math.fsum((*work.weights, work.own_weight))
-    if work.push_sum and (work.keep or work.HasField("group")):
+    if work.push_sum and (work.keep or work.exchanges or work.HasField("group")):
         raise Refused("weights", "push_sum needs weights, and there are none")
     if work.push_sum:
         check_positive(work.own_weight, "own_weight with push_sum", most=1.0 + WEIGHT_TOLERANCE)
-    elif not work.keep and abs(total - 1.0) > WEIGHT_TOLERANCE:
+    elif not (work.keep or work.exchanges) and abs(total - 1.0) > WEIGHT_TOLERANCE:
         raise Refused("weights", f"the weights sum to {total}, not to 1")
+
+
+def _check_exchanges(work: wire.Work, peers: list[int]) -> None:
+    """Several exchanges in a row: among the peers and readers of the order, with weights."""
+    if work.keep or work.HasField("group"):
+        raise Refused("kind", "the order has several exchanges, and a score or a group average")
+    readers = [reader.worker for reader in work.readers]
+    for mix in work.exchanges:
+        for named, known in ((mix.peers, peers), (mix.readers, readers)):
+            if list(named) != sorted(set(named) & set(known)):
+                raise Refused("worker", "an exchange names other workers than its order, or twice")
+        if len(mix.weights) != len(mix.peers):
+            raise Refused("weights", f"{len(mix.weights)} weights for {len(mix.peers)} peers")
+        for weight in (*mix.weights, mix.own_weight):
+            check_number(weight, "a weight", least=0.0, most=1.0 + WEIGHT_TOLERANCE)
+        total = math.fsum((*mix.weights, mix.own_weight))
+        if abs(total - 1.0) > WEIGHT_TOLERANCE:
+            raise Refused("weights", f"the weights of an exchange sum to {total}, not to 1")
+        check_count(mix.times, "times", least=1, most=MAX_EXCHANGES)
+    check_count(sum(mix.times for mix in work.exchanges), "exchanges", most=MAX_EXCHANGES)
 
 
 def check_text(value: str, what: str, *, most: int = limits.TEXT_LENGTH) -> None:
     """A text for logs and terminals: bounded, one line, nothing that moves a cursor."""
-    _check_characters(value, what, most=most)
-    if not value.isprintable():
-        raise Refused("text", f"{what} has control characters: {quoted(value)}")
-
-
-def _check_characters(value: str, what: str, *, most: int) -> None:
     if len(value) > most:
         raise Refused("size", f"{what} has {len(value)} characters, at most {most} are allowed")
+    if not value.isprintable():
+        raise Refused("text", f"{what} has control characters: {quoted(value)}")
 
 
 def one_line(text: str, *, most: int = limits.TEXT_LENGTH) -> str:
@@ -615,7 +629,8 @@ def one_line(text: str, *, most: int = limits.TEXT_LENGTH) -> str:
 
 def check_name(value: str, what: str) -> None:
     """A worker's name: letters, digits, dot, dash and underscore."""
-    _check_characters(value, what, most=limits.NAME_LENGTH)
+    if len(value) > (most := limits.NAME_LENGTH):
+        raise Refused("size", f"{what} has {len(value)} characters, at most {most} are allowed")
     if not is_name(value):
         raise Refused("name", f"{what} is {quoted(value)}, which is not a valid name")
 
@@ -628,20 +643,15 @@ def check_run(value: str, what: str) -> None:
 
 def check_address(value: str, what: str) -> None:
     """HOST:PORT, with an IPv6 address in brackets; nothing else that gRPC would connect to."""
-    _check_characters(value, what, most=limits.ADDRESS_LENGTH)
-    if not _is_address(value):
+    if len(value) > (most := limits.ADDRESS_LENGTH):
+        raise Refused("size", f"{what} has {len(value)} characters, at most {most} are allowed")
+    found = split_host_port(value)
+    if found is None or found.port <= 0 or not is_reachable(found.host):
         raise Refused(
             "address",
             f"{what} is {quoted(value)}, not HOST:PORT with a port from 1 to 65535 "
             "(IPv6: [ADDRESS]:PORT)",
         )
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_address(value: str) -> bool:
-    """Whether a peer can be called there; every order names the same few."""
-    address = split_host_port(value)
-    return address is not None and address.port > 0 and is_reachable(address.host)
 
 
 def check_number(
@@ -679,14 +689,6 @@ def check_length(length: int, what: str, *, most: int) -> None:
     """A number of things or bytes, at most `most`."""
     if length > most:
         raise Refused("size", f"{what}: {length}, at most {most} are allowed")
-
-
-def check_worker(value: int, what: str, *, workers: int, own: int | None = None) -> None:
-    """The index of a worker; with own, not that of this worker itself."""
-    if value >= workers:
-        raise Refused("worker", f"{what} names worker {value}, but there are {workers} workers")
-    if value == own:
-        raise Refused("worker", f"{what} names worker {value}, which is this worker itself")
 
 
 def check_digest(value: bytes, what: str) -> None:

@@ -112,21 +112,18 @@ class Setup:
         )
 
 
-def difference(
-    parts: Iterable[SetupPart], reference: Mapping[str, SetupPart], owners: Mapping[str, str]
-) -> str:
+def difference(parts: Iterable[SetupPart], reference: Mapping[str, tuple[SetupPart, str]]) -> str:
     """How parts differ from those of the same names in the reference, with the fix; or "".
 
-    owners: whose part the reference is, by name.
+    reference: a part and whose it is, by name.
     """
     texts, fixes = [], []
     for part in sorted(parts, key=_order):
-        other = reference.get(part.name)
-        if other is None or part.agrees(other):
+        other, owner = reference.get(part.name, (part, ""))
+        if part.agrees(other):
             continue
         module = part.name.startswith(MODULE)
         what = f"its {part.name} is another version" if module else _WHAT.get(part.name, part.name)
-        owner = owners.get(part.name, "the run")
         texts.append(f"{what}: it has {part.shown()}, {owner} has {other.shown()}")
         fixes.append(_MODULE_FIX if module else _FIX.get(part.name, ""))
     return f"{'; '.join(texts)}{CORRECTION}{fixes[0]}" if texts else ""

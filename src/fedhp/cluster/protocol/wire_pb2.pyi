@@ -218,7 +218,7 @@ class Survey(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., deadline: _Optional[float] = ...) -> None: ...
 
 class Work(_message.Message):
-    __slots__ = ("round", "attempt", "local_steps", "learning_rate", "estimate", "evaluate", "whole_test", "peers", "weights", "own_weight", "readers", "probes", "keep", "samples", "deadline", "exchange_deadline", "push_sum", "group")
+    __slots__ = ("round", "attempt", "local_steps", "learning_rate", "estimate", "evaluate", "whole_test", "peers", "weights", "own_weight", "readers", "probes", "keep", "samples", "deadline", "exchange_deadline", "push_sum", "group", "exchanges")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,7 @@ class Work(_message.Message):
     EXCHANGE_DEADLINE_FIELD_NUMBER: _ClassVar[int]
     PUSH_SUM_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGES_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     local_steps: int
@@ -255,10 +256,25 @@ class Work(_message.Message):
     exchange_deadline: float
     push_sum: bool
     group: GroupWork
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: bool = ..., evaluate: bool = ..., whole_test: bool = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., push_sum: bool = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ...) -> None: ...
+    exchanges: _containers.RepeatedCompositeFieldContainer[MixWork]
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., estimate: bool = ..., evaluate: bool = ..., whole_test: bool = ..., peers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., probes: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., keep: _Optional[int] = ..., samples: _Optional[int] = ..., deadline: _Optional[float] = ..., exchange_deadline: _Optional[float] = ..., push_sum: bool = ..., group: _Optional[_Union[GroupWork, _Mapping]] = ..., exchanges: _Optional[_Iterable[_Union[MixWork, _Mapping]]] = ...) -> None: ...
+
+class MixWork(_message.Message):
+    __slots__ = ("peers", "weights", "own_weight", "readers", "times")
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    OWN_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    READERS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedScalarFieldContainer[int]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    own_weight: float
+    readers: _containers.RepeatedScalarFieldContainer[int]
+    times: int
+    def __init__(self, peers: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ..., own_weight: _Optional[float] = ..., readers: _Optional[_Iterable[int]] = ..., times: _Optional[int] = ...) -> None: ...
 
 class GroupWork(_message.Message):
-    __slots__ = ("fragment", "fragments", "momentum", "compression", "members", "returning", "parent", "children", "returning_children", "transfer_time", "train_time", "overlap", "largest_sums", "largest_mean")
+    __slots__ = ("fragment", "fragments", "momentum", "compression", "members", "returning", "parent", "children", "returning_children", "transfer_time", "train_time", "overlap", "largest_sums", "largest_mean", "rate")
     FRAGMENT_FIELD_NUMBER: _ClassVar[int]
     FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
     MOMENTUM_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +289,7 @@ class GroupWork(_message.Message):
     OVERLAP_FIELD_NUMBER: _ClassVar[int]
     LARGEST_SUMS_FIELD_NUMBER: _ClassVar[int]
     LARGEST_MEAN_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
     fragment: int
     fragments: int
     momentum: float
@@ -287,7 +304,8 @@ class GroupWork(_message.Message):
     overlap: bool
     largest_sums: _containers.RepeatedScalarFieldContainer[float]
     largest_mean: float
-    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: bool = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: bool = ..., largest_sums: _Optional[_Iterable[float]] = ..., largest_mean: _Optional[float] = ...) -> None: ...
+    rate: float
+    def __init__(self, fragment: _Optional[int] = ..., fragments: _Optional[int] = ..., momentum: _Optional[float] = ..., compression: _Optional[str] = ..., members: _Optional[int] = ..., returning: bool = ..., parent: _Optional[_Union[PeerAddress, _Mapping]] = ..., children: _Optional[_Iterable[_Union[PeerAddress, _Mapping]]] = ..., returning_children: _Optional[_Iterable[int]] = ..., transfer_time: _Optional[float] = ..., train_time: _Optional[float] = ..., overlap: bool = ..., largest_sums: _Optional[_Iterable[float]] = ..., largest_mean: _Optional[float] = ..., rate: _Optional[float] = ...) -> None: ...
 
 class Act(_message.Message):
     __slots__ = ("round", "turn", "local_steps", "learning_rate", "partner", "evaluate", "deadline", "whole_test")
@@ -310,7 +328,7 @@ class Act(_message.Message):
     def __init__(self, round: _Optional[int] = ..., turn: _Optional[int] = ..., local_steps: _Optional[int] = ..., learning_rate: _Optional[float] = ..., partner: _Optional[_Union[PeerAddress, _Mapping]] = ..., evaluate: bool = ..., deadline: _Optional[float] = ..., whole_test: bool = ...) -> None: ...
 
 class LinkReport(_message.Message):
-    __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost", "started", "timed_bytes", "timed_seconds")
+    __slots__ = ("worker", "bytes", "seconds", "distance", "probe", "lost", "started", "timed_bytes", "timed_seconds", "lost_at")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +338,7 @@ class LinkReport(_message.Message):
     STARTED_FIELD_NUMBER: _ClassVar[int]
     TIMED_BYTES_FIELD_NUMBER: _ClassVar[int]
     TIMED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOST_AT_FIELD_NUMBER: _ClassVar[int]
     worker: int
     bytes: int
     seconds: float
@@ -329,7 +348,8 @@ class LinkReport(_message.Message):
     started: float
     timed_bytes: int
     timed_seconds: float
-    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: bool = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ...) -> None: ...
+    lost_at: int
+    def __init__(self, worker: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., distance: _Optional[float] = ..., probe: bool = ..., lost: _Optional[str] = ..., started: _Optional[float] = ..., timed_bytes: _Optional[int] = ..., timed_seconds: _Optional[float] = ..., lost_at: _Optional[int] = ...) -> None: ...
 
 class RoundReport(_message.Message):
     __slots__ = ("envelope", "step_time", "compute_seconds", "exchange_seconds", "train_loss", "update_norm", "smoothness", "gradient_variance", "start_loss", "links", "selected", "accuracy", "whole_accuracy", "images", "digest", "turn", "other_seconds", "steps", "steps_during", "consensus", "failed", "change_norms", "result", "whole", "diverged", "measures")
@@ -618,7 +638,7 @@ class CommandRequest(_message.Message):
     def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., drain: _Optional[str] = ..., stop: bool = ..., allow: _Optional[str] = ..., remove: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("envelope", "wanted", "stand", "bytes", "patience", "base", "ticket")
+    __slots__ = ("envelope", "wanted", "stand", "bytes", "patience", "base", "ticket", "exchange")
     ENVELOPE_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     STAND_FIELD_NUMBER: _ClassVar[int]
@@ -626,6 +646,7 @@ class PullRequest(_message.Message):
     PATIENCE_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     wanted: Wanted
     stand: Stand
@@ -633,7 +654,8 @@ class PullRequest(_message.Message):
     patience: float
     base: bytes
     ticket: bytes
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, str]] = ..., stand: _Optional[_Union[Stand, _Mapping]] = ..., bytes: _Optional[int] = ..., patience: _Optional[float] = ..., base: _Optional[bytes] = ..., ticket: _Optional[bytes] = ...) -> None: ...
+    exchange: int
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, str]] = ..., stand: _Optional[_Union[Stand, _Mapping]] = ..., bytes: _Optional[int] = ..., patience: _Optional[float] = ..., base: _Optional[bytes] = ..., ticket: _Optional[bytes] = ..., exchange: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("envelope", "total", "encoding", "data", "digest", "ticket", "ready")

@@ -17,24 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedhp.cluster.protocol.addresses import ip_address_in, is_host, same_host
-from fedhp.cluster.security.identity import (
-    AUTHORITY,
-    NAME_URI,
-    ROLE_DOMAIN,
-    ROLE_URI,
-    ROLES,
-    CertificateInfo,
-    certificate_info,
-    check_dates,
-    check_name,
-    check_separate,
-    coordinator_host,
-    format_time,
-    is_role_host,
-    parse_certificate,
-    parse_key,
-    read_pem,
-)
+from fedhp.cluster.security import identity as identities
+from fedhp.cluster.security.identity import AUTHORITY, CertificateInfo, certificate_info
 from fedhp.errors import IdentityError
 from fedhp.files import storage_errors, write_file
 
@@ -75,18 +59,25 @@ def issue(
     """Create a machine's key and certificate, signed by the authority in the same folder."""
     start = now or datetime.now(UTC)
     _check_days(days)
-    if check_name(name).casefold() == AUTHORITY:
+    if identities.check_name(name).casefold() == AUTHORITY:
         raise IdentityError(
             f"{name!r} cannot be the name of a machine: {AUTHORITY}.crt is the authority's",
             fix="choose another name",
         )
     _check_hosts(name, hosts)
-    _check_roles(roles)
+    wrong = [role for role in roles if role not in identities.ROLES]
+    if wrong or not roles:
+        raise IdentityError(
+            f"unknown role {wrong[0]!r}" if wrong else "an identity needs a role",
+            allowed=", ".join(identities.ROLES),
+            fix="for example --role worker",
+        )
+    identities.check_separate(roles)
     authority, signer = _authority(folder, start)
     ends = authority.not_valid_after_utc
     if start + timedelta(days=days) > ends:
         raise IdentityError(
-            f"in {days} days the authority itself has expired ({format_time(ends)})",
+            f"in {days} days the authority itself has expired ({identities.format_time(ends)})",
             allowed=f"at most {(ends - start).days} days",
             fix="give fewer --days, or create a new authority in another folder",
         )
@@ -117,10 +108,10 @@ def _check_days(days: int) -> None:
 
 def _check_hosts(name: str, hosts: Sequence[str]) -> None:
     for host in (name, *hosts):
-        if is_role_host(host):
+        if identities.is_role_host(host):
             raise IdentityError(
                 f"{host!r} is reserved: such names prove that a machine is a coordinator",
-                allowed=f"any other name or host, not {ROLE_DOMAIN} nor one below it",
+                allowed=f"any other name or host, not {identities.ROLE_DOMAIN} nor one below it",
                 fix="for a coordinator give --role coordinator; its certificate then has them",
             )
     for host in hosts:
@@ -130,17 +121,6 @@ def _check_hosts(name: str, hosts: Sequence[str]) -> None:
                 allowed="a DNS name or an IP address, without a port and without '*'",
                 fix="for example --host node1.lan --host 10.0.0.5",
             )
-
-
-def _check_roles(roles: Sequence[str]) -> None:
-    wrong = [role for role in roles if role not in ROLES]
-    if wrong or not roles:
-        raise IdentityError(
-            f"unknown role {wrong[0]!r}" if wrong else "an identity needs a role",
-            allowed=", ".join(ROLES),
-            fix="for example --role worker",
-        )
-    check_separate(roles)
 
 
 def _check_free(folder: Path, stem: str, *, replace: bool) -> None:
@@ -163,7 +143,8 @@ def _check_distinct(folder: Path, name: str, hosts: Sequence[str]) -> None:
     for file in sorted(folder.glob("*.crt")):
         if file.stem in (AUTHORITY, name):
             continue
-        other = certificate_info(file, parse_certificate(file, read_pem(file)))
+        pem = identities.read_pem(file)
+        other = certificate_info(file, identities.parse_certificate(file, pem))
         shared = [own for own in (name, *hosts) if same_host(own, other.name)]
         shared += [name for host in other.hosts if same_host(name, host)]
         if shared:
@@ -185,10 +166,10 @@ def _authority(
             f"{folder} has no authority ({file.name})",
             fix=f"create one first: fedhp certs init --folder {folder}",
         )
-    pem = read_pem(file)
-    certificate = parse_certificate(file, pem)
-    key = parse_key(file, pem, key=read_pem(file.with_suffix(".key")))
-    check_dates(f"{file}: the authority", certificate, moment)
+    pem = identities.read_pem(file)
+    certificate = identities.parse_certificate(file, pem)
+    key = identities.parse_key(file, pem, key=identities.read_pem(file.with_suffix(".key")))
+    identities.check_dates(f"{file}: the authority", certificate, moment)
     return certificate, key
 
 
@@ -218,17 +199,10 @@ def _builder(
 
 
 def _usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    no = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    signs = {"key_cert_sign": authority, "crl_sign": authority}
+    others = dict.fromkeys((*no, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not authority, **signs, **others)
 
 
 def _alternative_names(
@@ -242,9 +216,9 @@ def _alternative_names(
         elif host != name:
             names.append(x509.DNSName(host))
     if "coordinator" in roles:
-        names += map(x509.DNSName, (coordinator_host(), coordinator_host(name)))
-    names.append(x509.UniformResourceIdentifier(f"{NAME_URI}{name}"))
-    names += [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in dict.fromkeys(roles)]
+        names += [x509.DNSName(identities.coordinator_host(who)) for who in (None, name)]
+    uris = [f"{identities.ROLE_URI}{role}" for role in dict.fromkeys(roles)]
+    names += map(x509.UniformResourceIdentifier, (f"{identities.NAME_URI}{name}", *uris))
     return x509.SubjectAlternativeName(names)
 
 

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from fedhp.cluster.protocol.call_limits import LogThrottle
+from fedhp.cluster.protocol.calls import LogThrottle
 
 LOG = logging.getLogger("fedhp.tls")
 VERBOSITY, TRACE = "GRPC_VERBOSITY", "GRPC_TRACE"
@@ -70,11 +70,16 @@ class HandshakeLog:
         self._failure: list[bytes] = []  # the lines so far of a record that is a failure
 
     def line(self, line: bytes) -> None:
-        """Take one line without its end."""
         record = _RECORD.match(line)
         if record is not None:
             self._inside, self._failure = True, []
-            self._begin(record[1], record[2], record[3])
+            level, file, text = record.groups()
+            if file == b"handshaker.cc":
+                if b"error=" in text and b"error=OK" not in text:
+                    self._failure = [text]
+                    self._end_failure()
+            elif level in b"EF" or (level == b"W" and file != b"log.cc"):
+                LOG.warning("gRPC: %s", text.decode("utf-8", "replace"))
         elif self._failure:
             self._failure.append(line)
             self._end_failure()
@@ -83,14 +88,6 @@ class HandshakeLog:
         elif not line.startswith(_PREAMBLE):
             self._inside = False
             self._pass_on(line)
-
-    def _begin(self, level: bytes, file: bytes, text: bytes) -> None:
-        if file == b"handshaker.cc":
-            if b"error=" in text and b"error=OK" not in text:
-                self._failure = [text]
-                self._end_failure()
-        elif level in b"EF" or (level == b"W" and file != b"log.cc"):
-            LOG.warning("gRPC: %s", text.decode("utf-8", "replace"))
 
     def _end_failure(self) -> None:
         if b"exit_early=" in self._failure[-1]:
@@ -109,19 +106,17 @@ class HandshakeLog:
         server = _SERVER_SIDE in text
         if not server and "Socket closed" in error:
             return  # a peer that ended; why it did is in its own log
-        write, left_out = self._throttle.admit(self._host(address), cause)
+        host = address.rpartition(":")[0]
+        if host not in self._hosts and len(self._hosts) >= MOST_HOSTS:
+            host = "others"
+        else:
+            self._hosts.add(host)
+        write, left_out = self._throttle.admit(host, cause)
         if not write:
             return
         way = "from" if server else "to"
         more = f" ({left_out} more like it before)" if left_out else ""
         LOG.warning("a TLS connection %s %s failed: %s%s", way, address, cause, more)
-
-    def _host(self, address: str) -> str:
-        host = address.rpartition(":")[0]
-        if host not in self._hosts and len(self._hosts) >= MOST_HOSTS:
-            return "others"
-        self._hosts.add(host)
-        return host
 
 
 def start_handshake_log(*, json_lines: bool) -> bool:

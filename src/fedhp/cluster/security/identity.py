@@ -68,7 +68,6 @@ class CertificateInfo:
         return (self.ends - now).days
 
     def may_serve(self, host: str) -> bool:
-        """Whether TLS accepts it for this host or name."""
         return any(same_host(host, own) for own in (self.name, *self.hosts))
 
 
@@ -95,12 +94,14 @@ def file_stamp(folder: Path, name: str) -> tuple[int, ...]:
     stamp: list[int] = []
     for file in (f"{AUTHORITY}.crt", f"{name}.crt", f"{name}.key"):
         try:
-            status = os.stat(folder / file)
+            stamp += stamp_of(os.stat(folder / file))
         except OSError:
             stamp.append(0)
-            continue
-        stamp += (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return tuple(stamp)
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def coordinator_host(name: str | None = None) -> str:
@@ -113,7 +114,6 @@ def coordinator_host(name: str | None = None) -> str:
 
 
 def is_role_host(host: str) -> bool:
-    """Whether a host name stands for a role, in any case of its letters."""
     return f".{host.casefold()}".endswith(f".{ROLE_DOMAIN}")
 
 
@@ -183,7 +183,6 @@ def check_separate(roles: Iterable[str]) -> None:
 
 
 def format_time(moment: datetime) -> str:
-    """A moment as text."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
@@ -212,7 +211,6 @@ def read_pem(file: Path) -> bytes:
 
 
 def parse_certificate(file: Path, pem: bytes) -> x509.Certificate:
-    """Parse the certificate in a file's content."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         _ = certificate.extensions  # parsed only when asked for
@@ -275,15 +273,16 @@ def certificate_info(
     name = common_name(certificate.subject)
     roles: tuple[str, ...] = ()
     hosts: list[str] = []
-    uris = [] if names is None else names.get_values_for_type(x509.UniformResourceIdentifier)
+    uris: list[str] = []
+    if names is not None:
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        hosts += names.get_values_for_type(x509.DNSName)
+        hosts += map(str, names.get_values_for_type(x509.IPAddress))
     if not authority or uris:
         try:
             name, roles = name_and_roles(uris)
         except IdentityError as error:
             problem = problem or error.problem
-    if names is not None:
-        hosts += names.get_values_for_type(x509.DNSName)
-        hosts += map(str, names.get_values_for_type(x509.IPAddress))
     if "coordinator" in roles and not {coordinator_host(), coordinator_host(name)} <= set(hosts):
         problem = problem or (
             f"the certificate of {name} has the role coordinator, but not the host name "
@@ -305,7 +304,6 @@ def certificate_info(
 
 
 def common_name(name: x509.Name) -> str:
-    """The common name of a subject or issuer."""
     names = name.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else "nameless"
 
@@ -313,7 +311,6 @@ def common_name(name: x509.Name) -> str:
 def _verify(
     file: Path, certificate: bytes, *, authority: bytes, moment: datetime
 ) -> CertificateInfo:
-    """Raise unless it is signed by the authority, valid now, and has exactly one name."""
     signer_file = file.with_name(f"{AUTHORITY}.crt")
     parsed, signer = parse_certificate(file, certificate), parse_certificate(signer_file, authority)
     try:

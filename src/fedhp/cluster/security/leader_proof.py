@@ -14,8 +14,8 @@ from typing import Any
 
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.guard import Leadership
 from fedhp.cluster.protocol.message_checks import NONCE_BYTES
-from fedhp.cluster.protocol.succession import Leadership
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.signatures import sign, verify
 from fedhp.errors import IdentityError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -35,9 +36,7 @@ CHECK_SECONDS = 60.0  # between two checks of the dates
 LOOK_SECONDS = 1.0  # between two looks whether the files have changed
 
 
-def utc_now() -> datetime:
-    """The time by this machine's clock."""
-    return datetime.now(UTC)
+utc_now = functools.partial(datetime.now, UTC)
 
 
 class RenewableIdentity:
@@ -66,7 +65,6 @@ class RenewableIdentity:
             return self._identity
 
     def expired(self) -> bool:
-        """Whether the certificate has expired."""
         return self._now() > self.current().ends
 
     def _look(self) -> None:
@@ -84,18 +82,14 @@ class RenewableIdentity:
             return
         self._identity = renewed
         if renewed.certificate != known.certificate:
-            LOG.info(
-                "took up the renewed certificate of %s, valid until %s",
-                renewed.name,
-                format_time(renewed.ends),
-            )
+            until = format_time(renewed.ends)
+            LOG.info("took up the renewed certificate of %s, valid until %s", renewed.name, until)
 
 
 AnyIdentity = Identity | RenewableIdentity
 
 
 def renewable(identity: AnyIdentity) -> RenewableIdentity:
-    """The identity, watched for new files."""
     return identity if isinstance(identity, RenewableIdentity) else RenewableIdentity(identity)
 
 
@@ -153,7 +147,6 @@ class ExpiryWatch:
             self._say(name, seen.ends, f"{seen.command}, then copy both files to that machine")
 
     async def run(self) -> None:
-        """Check now and then, until it is cancelled."""
         while True:
             self.check()
             await asyncio.sleep(CHECK_SECONDS)
@@ -170,18 +163,8 @@ class ExpiryWatch:
             return
         self._said[name] = ends, now
         if expired:
-            LOG.error(
-                "the certificate of %s expired on %s: new connections with it are refused; "
-                "renew it: %s; no restart is needed",
-                name,
-                format_time(ends),
-                renewal,
-            )
-            return
-        LOG.warning(
-            "the certificate of %s expires on %s, in %d days; renew it: %s; no restart is needed",
-            name,
-            format_time(ends),
-            left.days,
-            renewal,
-        )
+            when = f"expired on {format_time(ends)}: new connections with it are refused"
+        else:
+            when = f"expires on {format_time(ends)}, in {left.days} days"
+        text = "the certificate of %s %s; renew it: %s; no restart is needed"
+        LOG.log(logging.ERROR if expired else logging.WARNING, text, name, when, renewal)

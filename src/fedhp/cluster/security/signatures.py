@@ -12,7 +12,6 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -28,13 +27,14 @@ from fedhp.errors import IdentityError
 
 MAGIC = b"fedhp-signed 1\n"
 CLOCK_SECONDS = 3600.0  # by which the signer's clock may be ahead, as with certificates
+_parsed_key = functools.lru_cache(maxsize=4)(parse_key)  # every commit is signed with the same one
 _SIGNER = Path("signer.crt")  # not a file: the certificate that came with the content
 
 
 def sign(identity: Identity, content: bytes, *, purpose: str, now: float | None = None) -> bytes:
     """The content with the signature and the certificate of this machine in front of it."""
     file = identity.folder / f"{identity.name}.crt"
-    key = _own_key(file, identity.certificate, identity.key)
+    key = _parsed_key(file, identity.certificate, key=identity.key)
     moment = time.time() if now is None else now
     signature = key.sign(_signed_bytes(purpose, moment, content), ec.ECDSA(hashes.SHA256()))
     head = {
@@ -44,12 +44,6 @@ def sign(identity: Identity, content: bytes, *, purpose: str, now: float | None 
         "signature": signature.hex(),
     }
     return MAGIC + json.dumps(head).encode("ascii") + b"\n" + content
-
-
-@functools.lru_cache(maxsize=4)
-def _own_key(file: Path, certificate: bytes, key: bytes) -> ec.EllipticCurvePrivateKey:
-    """Every commit is signed with the same key."""
-    return parse_key(file, certificate, key=key)
 
 
 def verify(
@@ -95,18 +89,15 @@ def verify(
     if role not in info.roles:
         roles = " and ".join(info.roles) or "without a role"
         raise IdentityError(f"its signer {info.name} is {roles}, not {role}")
-    _check_signature(certificate, signature, _signed_bytes(purpose, moment, content))
-    return content
-
-
-def _check_signature(certificate: x509.Certificate, signature: bytes, signed: bytes) -> None:
     public = certificate.public_key()
     try:
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise InvalidSignature
-        public.verify(signature, signed, ec.ECDSA(hashes.SHA256()))
+        signed_bytes = _signed_bytes(purpose, moment, content)
+        public.verify(signature, signed_bytes, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         raise IdentityError("its signature is wrong: somebody changed it") from None
+    return content
 
 
 def _signed_bytes(purpose: str, moment: float, content: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Mutual TLS 1.3: credentials and channels, who is at the other end, and why it refused.
 
-gRPC tells a refused client only "Socket closed"; why_refused finds the true cause.
+gRPC tells a refused client only "Socket closed"; cause_of finds the true one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,8 +73,7 @@ class AllowList:
         """Without a file, every name that the authority signed may call."""
         self._file = file
         self._stamp: tuple[int, ...] = ()
-        self._names: frozenset[str] = frozenset()
-        self._limited = file is not None
+        self.names: frozenset[str] | None = None  # as last read; None: all
         if file is not None:
             self._refresh(file)
 
@@ -82,32 +81,27 @@ class AllowList:
     def of(cls, names: Iterable[str]) -> AllowList:
         """A list without a file, which never changes."""
         allowed = cls(None)
-        allowed._names, allowed._limited = frozenset(names), True
+        allowed.names = frozenset(names)
         return allowed
-
-    @property
-    def names(self) -> frozenset[str] | None:
-        """The names as last read; None: every name that the authority signed."""
-        return self._names if self._limited else None
 
     def refusal(self, name: str) -> str:
         """Why this name may not call, empty if it may; with an unreadable list nobody may."""
-        if not self._limited:
+        if self.names is None:
             return ""
         try:
             if self._file is not None:
                 self._refresh(self._file)
         except IdentityError as error:
             return error.problem
-        return "" if name in self._names else f"{name} is not on the allow-list"
+        return "" if name in self.names else f"{name} is not on the allow-list"
 
     def _refresh(self, file: Path) -> None:
         try:
             status = os.stat(file)
-            stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            stamp = identities.stamp_of(status)
             if stamp == self._stamp:
                 return
-            self._names = frozenset(_listed(file.read_text(encoding="utf-8")))
+            self.names = frozenset(_listed(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, IdentityError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise IdentityError(
@@ -212,19 +206,6 @@ class Cause:
     works: bool = False  # nothing failed when it was tried again
 
 
-async def why_refused(
-    identity: Identity,
-    address: str,
-    *,
-    name: str | None,
-    coordinator: bool = False,
-    error: grpc.aio.AioRpcError | None = None,
-) -> str:
-    """Why a call to this address failed, as text; `error` is what gRPC reported."""
-    cause = await cause_of(identity, address, name=name, coordinator=coordinator, error=error)
-    return cause.text
-
-
 async def cause_of(
     identity: Identity,
     address: str,
@@ -235,7 +216,8 @@ async def cause_of(
 ) -> Cause:
     """Why a call to this address failed, and whether it is useless to try again.
 
-    coordinator: it had to be one, of this name if there is one, whatever its hosts.
+    coordinator: it had to be one, of this name if there is one, whatever its hosts. error: what
+    gRPC reported.
     """
     target = parse_address(address, key="address")
     if error is not None and error.code() in _REFUSAL_CODES:
@@ -247,17 +229,13 @@ async def cause_of(
     except IdentityError as wrong:
         text = "; ".join(part for part in (wrong.problem, wrong.fix) if part)
         return Cause(text, final=wrong.exit_code == ExitCode.NEVER)
-    mismatch = functools.partial(_mismatch, host=target.host, name=name)
-    if coordinator:
-        mismatch = functools.partial(_coordinator_mismatch, name=name)
-    cause = await asyncio.to_thread(_try_handshake, identity, target, mismatch)
+    cause = await asyncio.to_thread(_try_handshake, identity, target, name, coordinator)
     return Cause(f"{address} {cause.text}", cause.final)
 
 
 async def handshake_problem(identity: Identity, target: HostPort, *, name: str) -> str:
     """Why a handshake with the machine of this name fails at an address; empty if it succeeds."""
-    mismatch = functools.partial(_mismatch, host=target.host, name=name)
-    cause = await asyncio.to_thread(_try_handshake, identity, target, mismatch)
+    cause = await asyncio.to_thread(_try_handshake, identity, target, name)
     return "" if cause.works else cause.text
 
 
@@ -282,11 +260,8 @@ def _listed(text: str) -> Iterator[str]:
 
 
 def _try_handshake(
-    identity: Identity,
-    target: HostPort,
-    mismatch_of: Callable[[identities.CertificateInfo], str],
+    identity: Identity, target: HostPort, name: str | None, coordinator: bool = False
 ) -> Cause:
-    """Try a handshake with the identity's files, outside gRPC."""
     seconds = limits.CONNECT_SECONDS
     try:
         plain = socket.create_connection((target.host, target.port), timeout=seconds)
@@ -305,8 +280,11 @@ def _try_handshake(
         try:
             with _context(identity).wrap_socket(plain) as connection:
                 certificate_seen = True
-                shown = _info(connection.getpeercert(binary_form=True))
-                mismatch = "showed no certificate" if shown is None else mismatch_of(shown)
+                shown, mismatch = connection.getpeercert(binary_form=True), "showed no certificate"
+                if shown is not None:
+                    certificate = x509.load_der_x509_certificate(shown)
+                    info = identities.certificate_info(Path("its certificate"), certificate)
+                    mismatch = _mismatch(info, target.host, name, coordinator)
                 # With TLS 1.3 a handshake ends here before the other side has checked our
                 # certificate: the first read brings its alert, or the first frame of HTTP/2.
                 if mismatch:
@@ -370,17 +348,15 @@ def _context(identity: Identity) -> ssl.SSLContext:
     return context
 
 
-def _coordinator_mismatch(info: identities.CertificateInfo, *, name: str | None) -> str:
-    if info.problem:
+def _mismatch(
+    info: identities.CertificateInfo, host: str, name: str | None, coordinator: bool
+) -> str:
+    if coordinator and info.problem:
         return f"cannot be used: {info.problem}; to renew it: {identities.renewal_command(info)}"
-    if "coordinator" not in info.roles:
+    if coordinator and "coordinator" not in info.roles:
         roles = " and ".join(info.roles) or "nothing"
         return f"is {info.name}; by its certificate it is {roles}, not a coordinator"
-    return "" if name in (None, info.name) else f"is {info.name}, not {name}"
-
-
-def _mismatch(info: identities.CertificateInfo, *, host: str, name: str | None) -> str:
-    if info.may_serve(host if name is None else name):
+    if name in (None, info.name) if coordinator else info.may_serve(host if name is None else name):
         return ""
     if name is not None:
         return f"is {info.name}, not {name}"
@@ -389,13 +365,6 @@ def _mismatch(info: identities.CertificateInfo, *, host: str, name: str | None) 
         f"is {info.name}, whose certificate is not for {host} but for {served}; "
         f"issue it again with --host {host}"
     )
-
-
-def _info(certificate: bytes | None) -> identities.CertificateInfo | None:
-    if certificate is None:
-        return None
-    file = Path("its certificate")
-    return identities.certificate_info(file, x509.load_der_x509_certificate(certificate))
 
 
 def _after_handshake(identity: Identity, first: bytes) -> str:

@@ -93,7 +93,7 @@ class CoordinatorClient:
         self._tries = 0
         self._channel: grpc.aio.Channel | None = None
         self._stub: CoordinatorStub | None = None  # of this channel
-        self._shown = session.identity  # with which the channel was opened
+        self._shown = session.certificates.current()  # with which the channel was opened
         self._diagnosis: asyncio.Task[None] | None = None
         self._diagnosed = -math.inf  # when, last
         self._reminded = -math.inf  # when the log said last that this worker waits
@@ -183,7 +183,8 @@ class CoordinatorClient:
             attempt=None if report is None else report[0],
         )
         check_order(order, workers=self._session.workers, worker=self._session.worker)
-        self._session.leader.check_order(order)
+        committed = Attempt.from_wire(order.committed)
+        self._session.leader.follower.check_reply(order.epoch, order.token, committed)
         self._session.guard.obey(order.epoch)
         return order
 
@@ -261,7 +262,7 @@ class CoordinatorClient:
 
     def _call(self, method: str) -> Any:
         if self._channel is None:
-            self._shown = self._session.identity
+            self._shown = self._session.certificates.current()
             self._channel = open_coordinator_channel(self._shown, self.address, name=self._name)
             self._stub = CoordinatorStub(self._channel)
         return getattr(self._stub, method)
@@ -271,7 +272,7 @@ class CoordinatorClient:
     ) -> Any:
         pause, started = FIRST_PAUSE, time.monotonic()
         while True:
-            if self._shown is not self._session.identity:
+            if self._shown is not self._session.certificates.current():
                 await self.close()  # a renewed certificate is shown over a new connection
             try:
                 if self._finder is not None and self._channel is None:
@@ -404,5 +405,5 @@ class CoordinatorClient:
         log.warning("why the coordinator is not reached", extra={"why": cause.text})
 
     async def _true_cause(self, address: str, error: grpc.aio.AioRpcError | None = None) -> Cause:
-        identity = self._session.identity
+        identity = self._session.certificates.current()
         return await cause_of(identity, address, name=self._name, coordinator=True, error=error)

@@ -21,11 +21,11 @@ from scipy.sparse import csr_array
 
 from fedhp.algorithms.base import is_asynchronous
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.codec import ModelCodec
-from fedhp.cluster.protocol.compression import row_digest
+from fedhp.cluster.protocol.codec import ModelCodec, row_digest
 from fedhp.cluster.worker.model_store import ModelStore, StoredModel
 from fedhp.cluster.worker.tree_node import NodeRows
-from fedhp.engine.executor import LocalTraining, check_finite
+from fedhp.engine.accounting import check_finite
+from fedhp.engine.executor import LocalTraining
 from fedhp.engine.prepare import Prepared, ShardSpec
 from fedhp.engine.shard.groups import Groups
 from fedhp.engine.shard.shard import Shard
@@ -47,7 +47,7 @@ SMALL_MODEL_BYTES = 128 << 10  # encoded and checked sooner than a thread is wok
 class TrainingResult:
     """The result of local training; the readers get `row`."""
 
-    loss: float  # NaN without a step
+    loss: float  # 0 without a step
     update_norm: float
     seconds: float
     row: Row
@@ -133,6 +133,7 @@ class Learner:
         self.kept: tuple[Attempt, ...] = ()  # versions to which the run may go back
         self.swapping = False  # the current model was sent to a peer and must not change
         self._stop = threading.Event()
+        self._sends = np.ones(1, dtype=np.bool_)  # in this round
         # Torch counts threads per calling thread; with more than one, sums have other bits.
         self._pool = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
         self._shard = self._pool.submit(Shard, shard_spec, stop=self.stopped).result()
@@ -190,6 +191,7 @@ class Learner:
         loss, norm = self._shard.train(
             local_steps, round_index=round_index, learning_rate=learning_rate
         )
+        self._sends = local_steps > 0  # nobody reads the model of a worker that does not train
         check_finite(
             loss,
             norm,
@@ -200,7 +202,9 @@ class Learner:
         )
         seconds = time.monotonic() - started
         row = self._shard.mixer.offered(self.worker)
-        return TrainingResult(float(loss[ONLY]), float(norm[ONLY]), seconds, row)
+        # A report has numbers only; the record has none where there was no step.
+        measured = (float(loss[ONLY]), float(norm[ONLY])) if steps else (0.0, 0.0)
+        return TrainingResult(*measured, seconds, row)
 
     def estimate(self, round_index: int) -> Estimate:
         """Smoothness, gradient variance and starting loss of this round's training."""
@@ -217,10 +221,10 @@ class Learner:
         """The peers whose models do best on this worker's samples."""
         if not received:
             return []
-        self._receive(received)
+        mixer = self._shard.mixer
+        mixer.receive(*((np.array([peer]), row[None]) for peer, row in sorted(received.items())))
         candidates = np.array([sorted(received)], dtype=np.int64)
-        score = self._shard.mixer.score
-        chosen = score(candidates, keep=keep, samples=samples, round_index=round_index)
+        chosen = mixer.score(candidates, keep=keep, samples=samples, round_index=round_index)
         return [int(peer) for peer in chosen[ONLY] if peer >= 0]
 
     def equal_weights(self, chosen: Sequence[int]) -> dict[int, float]:
@@ -230,15 +234,13 @@ class Learner:
         row = directed_weights(sources)[[self.worker]]
         return dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
 
-    def measure_and_mix(
+    def mix_on(
         self, received: Mapping[int, Row], weights: Mapping[int, float]
-    ) -> MixedModel:
-        """Measure the distances to all received models, then mix those that have a weight."""
+    ) -> tuple[dict[int, float], Row]:
+        """Mix, where another exchange follows: the distances, and what the next one offers."""
         distances = self._mix(received, weights)
-        rows = self._shard.rows
-        row = rows.mixed[ONLY].cpu().numpy().copy()
-        counters = rows.after_counters[ONLY].cpu().numpy().copy()
-        return MixedModel(StoredModel(row, counters), distances, self.digest(row))
+        self._shard.mixer.proceed()
+        return distances, self._shard.mixer.offered(self.worker)
 
     def end_round(
         self,
@@ -249,8 +251,12 @@ class Learner:
         on_part: bool,
         on_whole: bool,
     ) -> RoundResult:
-        """Mix, test what is to be tested and store the mixed model durably."""
-        mixed = self.measure_and_mix(received, weights)
+        """Measure the distances to all received models, mix those that have a weight, test what is
+        to be tested and store the mixed model durably."""
+        distances, rows = self._mix(received, weights), self._shard.rows
+        row = rows.mixed[ONLY].cpu().numpy().copy()
+        counters = rows.after_counters[ONLY].cpu().numpy().copy()
+        mixed = MixedModel(StoredModel(row, counters), distances, self.digest(row))
         accuracy = self.test(mixed.model, whole=False) if on_part else float("nan")
         whole_accuracy = self.test(mixed.model, whole=True) if on_whole else float("nan")
         if not self.stopped():  # else nobody waits for it any more
@@ -451,19 +457,15 @@ class Learner:
         group = {name: rows[name] for name in GROUP_STATE if name in rows}
         return StoredModel(rows["models"], rows["counters"], group)
 
-    def _receive(self, received: Mapping[int, Row]) -> None:
-        self._shard.mixer.receive(
-            *((np.array([peer]), row[None]) for peer, row in sorted(received.items()))
-        )
-
     def _mix(self, received: Mapping[int, Row], weights: Mapping[int, float]) -> dict[int, float]:
         """In the order of the workers' numbers, which gives the bits of every other engine."""
-        self._receive(received)
+        mixer, senders = self._shard.mixer, self._sends
+        mixer.receive(*((np.array([peer]), row[None]) for peer, row in sorted(received.items())))
         columns = np.array(sorted(weights), dtype=np.int64)
         values = np.array([weights[column] for column in columns.tolist()])
         shape = (1, self.workers)
         row = csr_array((values, columns, np.array([0, len(columns)])), shape=shape)
         peers = sorted(received)
         links = np.array([[self.worker, peer] for peer in peers], dtype=np.int64).reshape(-1, 2)
-        distances = self._shard.mixer.exchange(links, row, kernel="ordered")
+        distances = mixer.exchange(links, row, kernel="ordered", senders=senders)
         return dict(zip(peers, distances.tolist(), strict=True))

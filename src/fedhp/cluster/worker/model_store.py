@@ -99,30 +99,29 @@ class ModelStore:
             "version": FILE_VERSION,
             "run": self.run,
             "digest": _digest(model),
-            **_metadata(attempt),
+            **{key: str(number) for key, number in attempt.to_facts().items()},
         }
         arrays: Arrays = {"model": model.row, "counters": model.counters, **model.group}
         _write(self._run_folder / _file_name(attempt), arrays, metadata)
         self._models[attempt] = model
-        self._delete_others({attempt, keeping}, set(on_disk))
+        wanted = {attempt, keeping}
+        for other in self._models.keys() - wanted:
+            del self._models[other]
+        files = dict(_files(self._run_folder))
+        for other in files.keys() - wanted - set(on_disk):
+            files[other].unlink(missing_ok=True)
+        self._files = (files.keys() & set(on_disk)) - wanted
 
     def write_final(self, attempt: Attempt, tensors: Mapping[str, NDArray[np.generic]]) -> Path:
         """Write the final model, tensor by tensor under the names of the module."""
         path = self.folder / FINAL_MODEL
-        metadata = {"version": FILE_VERSION, "run": self.run, **_metadata(attempt)}
+        numbers = {key: str(number) for key, number in attempt.to_facts().items()}
+        metadata = {"version": FILE_VERSION, "run": self.run, **numbers}
         if self._scaling is not None:
             metadata["mean"] = json.dumps(self._scaling.mean.ravel().tolist())
             metadata["deviation"] = json.dumps(self._scaling.deviation.ravel().tolist())
         _write(path, dict(tensors), metadata)
         return path
-
-    def _delete_others(self, wanted: set[Attempt], on_disk: set[Attempt]) -> None:
-        for attempt in set(self._models) - wanted:
-            del self._models[attempt]
-        files = dict(_files(self._run_folder))
-        for attempt in files.keys() - wanted - on_disk:
-            files[attempt].unlink(missing_ok=True)
-        self._files = (files.keys() & on_disk) - wanted
 
 
 def stored_attempts(folder: Path) -> list[Attempt]:
@@ -135,10 +134,6 @@ def stored_attempts(folder: Path) -> list[Attempt]:
         return []
     newest = max(runs, key=lambda path: (path.stat().st_mtime_ns, path.name))
     return sorted(attempt for attempt, _ in _files(newest))
-
-
-def _metadata(attempt: Attempt) -> dict[str, str]:
-    return {key: str(number) for key, number in attempt.to_facts().items()}
 
 
 def _file_name(attempt: Attempt) -> str:

@@ -21,11 +21,16 @@ from fedhp.cluster import failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.cluster.protocol.codec import GROUP_STREAMS, BadModel, ModelCodec
+from fedhp.cluster.protocol.codec import (
+    GROUP_STREAMS,
+    BadModel,
+    IncomingModels,
+    ModelCodec,
+    ModelReceiver,
+)
 from fedhp.cluster.protocol.group_codec import PieceReader, PieceWriter
 from fedhp.cluster.protocol.guard import CALL_RULES, WORKER_ROLE, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
-from fedhp.cluster.protocol.model_exchange import IncomingModels
 from fedhp.cluster.protocol.stubs import PeerStub
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import open_channel
@@ -112,9 +117,15 @@ class PeerClient:
                 await self._close(name)
 
     async def pull_trained(
-        self, peer: wire.PeerAddress, attempt: Attempt, *, incoming: IncomingModels, patience: float
+        self,
+        peer: wire.PeerAddress,
+        attempt: Attempt,
+        *,
+        incoming: IncomingModels,
+        patience: float,
+        exchange: int = 0,
     ) -> ReceivedModel:
-        """The peer's model of this attempt, after its local steps."""
+        """The peer's model of this attempt, after its local steps and so many exchanges."""
         base, receiver = incoming.begin(peer.name)
         request = wire.PullRequest(
             envelope=self._session.envelope(attempt),
@@ -122,6 +133,7 @@ class PeerClient:
             patience=patience,
             base=base,
             ticket=peer.ticket,
+            exchange=exchange,
         )
         transfer = await self._pull(peer, request, receiver.push, patience=patience)
         row = await self._finish(peer, incoming.codec, lambda: incoming.finish(peer.name, receiver))
@@ -144,7 +156,7 @@ class PeerClient:
             patience=patience,
             ticket=peer.ticket,
         )
-        receiver = learner.codec.receiver()
+        receiver = ModelReceiver(learner.codec)
         await self._pull(peer, request, receiver.push, patience=patience)
         return await self._finish(peer, learner.codec, receiver.finish)
 
@@ -257,7 +269,7 @@ class PeerClient:
         if peer.name in self._session.tickets.barred:
             raise PeerLost("refused: removed")
         connection = self._connections.get(peer.name)
-        identity = self._session.identity
+        identity = self._session.certificates.current()
         if connection is not None and (
             connection.address != peer.address
             or (connection.identity is not identity and not connection.calls)
@@ -308,11 +320,11 @@ class PeerClient:
                 started = time.monotonic()
                 encoded = await run_codec(learner.codec, learner.codec.encode, learner.current())
                 envelope = self._session.envelope(attempt)
-                receiver = learner.codec.receiver()
+                receiver = ModelReceiver(learner.codec)
 
                 async def own_chunks() -> AsyncIterator[wire.Chunk]:
                     ticket = peer.ticket
-                    for chunk in learner.codec.chunks(encoded, envelope):
+                    for chunk in encoded.chunks(envelope):
                         chunk.ticket, ticket = ticket, b""
                         self._session.sent_bytes += len(chunk.data)
                         yield chunk
@@ -342,7 +354,8 @@ class PeerClient:
             if chunk is grpc.aio.EOF:
                 return size
             if first:
-                self._check_first(peer, chunk, request, max_bytes)
+                check_first_chunk(chunk, most=max_bytes)
+                self._check_sender(peer, chunk, request, "Pull")
                 failpoints.reach("worker.receiving", request.round)
                 first = False
             size += len(chunk.data)
@@ -351,16 +364,10 @@ class PeerClient:
                 raise BadModel("size", f"there are more than {max_bytes} bytes")
             push(chunk)
 
-    def _check_first(
-        self, peer: wire.PeerAddress, chunk: wire.Chunk, request: wire.Envelope, max_bytes: int
-    ) -> None:
-        """The answer comes from the peer that was asked, and names the attempt of the request."""
-        check_first_chunk(chunk, most=max_bytes)
-        self._check_sender(peer, chunk, request, "Pull")
-
     def _check_sender(
         self, peer: wire.PeerAddress, chunk: wire.Chunk, request: wire.Envelope, call: str
     ) -> None:
+        """The answer comes from the peer that was asked, and names the attempt of the request."""
         guard = self._session.guard
         guard.check(chunk.envelope, peer=peer.name, roles=WORKERS_ONLY, rule=CALL_RULES[call])
         if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(request):

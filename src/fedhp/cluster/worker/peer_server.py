@@ -8,11 +8,13 @@ status code and "reason: text". A message that an honest peer never sends is a s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -23,14 +25,17 @@ from fedhp.cluster import events, failpoints
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.call_limits import REFUSAL_COST, CallLimits
-from fedhp.cluster.protocol.codec import GROUP_STREAMS, BadModel, Encoded
+from fedhp.cluster.protocol.calls import REFUSAL_COST, CallLimits, Messages
+from fedhp.cluster.protocol.codec import (
+    GROUP_STREAMS,
+    BadModel,
+    Encoded,
+    ModelReceiver,
+    OutgoingModel,
+)
 from fedhp.cluster.protocol.group_codec import PieceWriter
-from fedhp.cluster.protocol.guard import CALL_RULES, Refused
+from fedhp.cluster.protocol.guard import CALL_RULES, Refused, TicketPurpose
 from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
-from fedhp.cluster.protocol.model_exchange import OutgoingModel
-from fedhp.cluster.protocol.service_methods import Messages
-from fedhp.cluster.protocol.tickets import TicketPurpose
 from fedhp.cluster.security.tls import PeerIdentity, identify_caller
 from fedhp.cluster.worker.learner import Learner, run_codec
 from fedhp.cluster.worker.session import WorkerSession
@@ -38,6 +43,7 @@ from fedhp.cluster.worker.tree_node import NotOpen, OpenAverage, TreeNode
 
 MAX_CALLS_PER_PEER = 4  # at once; more are refused
 AVERAGE_SECONDS = 20.0  # that a child waits for the order of the worker above it
+KEPT_EXCHANGES = 4  # of a round, whose models are still offered
 MAX_SENDING = 64  # streams that send at once; more wait for their turn
 PROBE_BUDGET_BYTES = 2 * limits.PROBE_BYTES  # that one peer may ask for at once
 PROBE_BUDGET_RATE = limits.PROBE_BYTES / 10.0  # bytes per s by which it is refilled
@@ -63,6 +69,13 @@ STATUS_CODES = {
     "starting": grpc.StatusCode.UNAVAILABLE,
 }
 
+# What a pull needs a ticket for.
+PULL_PURPOSES = {
+    wire.TRAINED: TicketPurpose.TRAINED,
+    wire.COMMITTED: TicketPurpose.COMMITTED,
+    wire.PROBE: TicketPurpose.PROBE,
+}
+
 Context: TypeAlias = Any  # grpc.aio.ServicerContext
 
 
@@ -80,37 +93,74 @@ class ModelOffer:
 
     def __init__(self) -> None:
         self.attempt = INITIAL
-        self._readers: frozenset[str] = frozenset()
+        self._readers: list[frozenset[str]] = []  # by exchange of the round
         self._model: OutgoingModel | None = None
+        self._offered = 0  # exchanges so far
+        self._withdrawn = 0  # of them
+        self._read: Counter[str] = Counter()  # exchanges that are over for each reader
         self._changed = asyncio.Condition()
 
-    async def open(self, attempt: Attempt, readers: Collection[str]) -> None:
-        """Begin a new attempt; the model of the previous one is no longer offered."""
+    async def open(self, attempt: Attempt, readers: Sequence[Collection[str]]) -> None:
+        """Begin a new attempt; the model of the previous one is no longer offered. readers: of
+        each exchange of the round."""
         async with self._changed:
-            self.attempt, self._readers, self._model = attempt, frozenset(readers), None
+            self.attempt, self._readers = attempt, [frozenset(names) for names in readers]
+            self._model, self._offered, self._withdrawn = None, 0, 0
+            self._read.clear()
             self._changed.notify_all()
 
-    async def put(self, attempt: Attempt, model: OutgoingModel) -> None:
-        """Offer the trained model."""
+    async def put(
+        self, attempt: Attempt, model: OutgoingModel, exchange: int = 0, *, until: float = math.inf
+    ) -> None:
+        """Offer the model with which an exchange begins. Only the last few are kept: readers that
+        are further behind are waited for, until a moment on the monotonic clock."""
+        oldest = exchange - KEPT_EXCHANGES
         async with self._changed:
+            if oldest >= 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                        await self._changed.wait_for(lambda: self._is_read(oldest))
+                model.withdraw(oldest)
+                self._withdrawn = oldest + 1
             if attempt == self.attempt:
-                self._model = model
+                self._model, self._offered = model, exchange + 1
                 self._changed.notify_all()
 
-    async def take(self, attempt: Attempt, *, reader: str, patience: float) -> OutgoingModel:
+    async def was_read(self, attempt: Attempt, *, reader: str, exchange: int) -> None:
+        """A reader has the model of an exchange."""
+        if len(self._readers) > 1 and attempt == self.attempt:
+            async with self._changed:
+                self._read[reader] = max(self._read[reader], exchange + 1)
+                self._changed.notify_all()
+
+    def _is_read(self, exchange: int) -> bool:
+        return all(self._read[reader] > exchange for reader in self._readers[exchange])
+
+    def _is_offered(self, exchange: int, reader: str) -> bool:
+        """Whether a reader of this attempt gets the model of an exchange now."""
+        if exchange >= len(self._readers) or reader not in self._readers[exchange]:
+            raise Refused("role", "it is not a reader of this worker's model")
+        if exchange < self._withdrawn:
+            raise NotAvailable("attempt", "this worker is at a later exchange of the round")
+        return exchange < self._offered
+
+    async def take(
+        self, attempt: Attempt, *, reader: str, patience: float, exchange: int = 0
+    ) -> OutgoingModel:
         """Wait for the model of this attempt, which a peer may learn of before this worker."""
-        if attempt == self.attempt and reader in self._readers and self._model is not None:
+        if attempt == self.attempt and self._is_offered(exchange, reader):
+            assert self._model is not None
             return self._model
+        if exchange:  # its reader does not ask for those before it any more
+            await self.was_read(attempt, reader=reader, exchange=exchange - 1)
         try:
             async with asyncio.timeout(patience), self._changed:
                 while True:
                     if attempt < self.attempt:
                         raise NotAvailable("attempt", "this worker is at a later attempt")
-                    if attempt == self.attempt:
-                        if reader not in self._readers:
-                            raise Refused("role", "it is not a reader of this worker's model")
-                        if self._model is not None:
-                            return self._model
+                    if attempt == self.attempt and self._is_offered(exchange, reader):
+                        assert self._model is not None
+                        return self._model
                     await self._changed.wait()
         except TimeoutError:
             raise NotAvailable("patience", "the model was not ready in time") from None
@@ -156,18 +206,28 @@ class PeerService:
         """Stream a model, or the bytes of a probe."""
         async with self._answering(context, "pull") as caller:
             peer, request = caller.name, await requests.only()
-            self._admit(request.envelope, caller, "Pull")
+            self._session.guard.check(
+                request.envelope, peer=peer, roles=caller.roles, rule=CALL_RULES["Pull"]
+            )
             check_pull(request)
-            self._check_partner(peer, request.envelope, request.ticket, _purpose_of(request))
+            committed = request.wanted == wire.COMMITTED
+            version = Attempt.from_wire(request.stand) if committed else INITIAL
+            subject = PULL_PURPOSES[request.wanted], version
+            attempt = self._check_partner(peer, request.envelope, request.ticket, subject)
             if request.wanted == wire.PROBE:
                 self._probes.spend(peer, request.bytes)
-                await self._send(_probe_chunks(request.bytes, self._reply_to(request)), context)
+                envelope = self._session.envelope(attempt)
+                await self._send(_probe_chunks(request.bytes, envelope), context)
                 return
-            if request.wanted == wire.TRAINED:
-                encoded = await self._trained_model(request, peer)
+            if committed:
+                encoded = await self._committed_model(version)
             else:
-                encoded = await self._committed_model(request)
-            await self._send_model(encoded, self._reply_to(request), context)
+                encoded = await self._trained_model(request, peer, attempt)
+            # Made just before it is sent.
+            envelope = self._session.envelope(attempt)
+            await self._send(encoded.chunks(envelope), context)
+            if not committed:
+                await self._offer.was_read(attempt, reader=peer, exchange=request.exchange)
 
     async def Swap(self, chunks: Messages[wire.Chunk], context: Context) -> None:
         """AD-PSGD: take the mean of the caller's model and the own one, return the own one.
@@ -182,14 +242,17 @@ class PeerService:
                 first = await anext(aiter(chunks), None)
             if first is None:  # its caller has given up meanwhile
                 raise NotAvailable("attempt", "the stream ended before its first chunk")
-            self._admit(first.envelope, caller, "Swap")
+            self._session.guard.check(
+                first.envelope, peer=peer, roles=caller.roles, rule=CALL_RULES["Swap"]
+            )
             check_first_chunk(first)
             self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
-            learner = self._ready_learner()
+            if (learner := self.learner) is None:
+                raise NotAvailable("starting", "this worker is not ready yet")
             if not learner.asynchronous:
                 raise Refused("kind", "this run does not average models in pairs")
             _check_not_swapping(learner)
-            receiver = learner.codec.receiver()
+            receiver = ModelReceiver(learner.codec)
             receiver.push(first)
             self._session.received_bytes += len(first.data)
             failpoints.reach("worker.receiving", self._session.attempt.round_index)
@@ -205,7 +268,7 @@ class PeerService:
             learner.average(theirs)
             self._session.note(events.Averaged(peer))
             encoded = await run_codec(learner.codec, learner.codec.encode, mine)
-            await self._send_model(encoded, self._reply_to(first), context)
+            await self._send(encoded.chunks(self._reply_to(first)), context)
 
     async def Average(self, chunks: Messages[wire.Chunk], context: Context) -> None:
         """A group average: take the sums of a child in the tree, and return the result to it.
@@ -218,7 +281,9 @@ class PeerService:
                 first = await anext(source, None)
             if first is None:  # its caller has given up meanwhile
                 raise NotAvailable("attempt", "the stream ended before its first chunk")
-            self._admit(first.envelope, caller, "Average")
+            self._session.guard.check(
+                first.envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES["Average"]
+            )
             check_first_chunk(first, encodings=GROUP_STREAMS)
             purpose = (TicketPurpose.AVERAGE, INITIAL)
             self._check_partner(caller.name, first.envelope, first.ticket, purpose)
@@ -294,7 +359,12 @@ class PeerService:
         peer = caller.name
         self._session.expiry.see(peer, caller.certificate)
         try:
-            refusal = self._refusal(peer)
+            refusal: Refused | None = None
+            try:
+                self._session.tickets.check_member(peer)
+                self._session.guard.enter(peer)
+            except Refused as refused:
+                refusal = refused
             cost = 1.0 if refusal is None else REFUSAL_COST
             async with self._limits.one_call(peer, connection=context.peer(), cost=cost):
                 if refusal is not None:
@@ -316,33 +386,20 @@ class PeerService:
         code = STATUS_CODES.get(reason, grpc.StatusCode.INVALID_ARGUMENT)
         await context.abort(code, f"{reason}: {text}")
 
-    def _refusal(self, peer: str) -> Refused | None:
-        """Why nothing of this caller is read; None if it is."""
-        try:
-            self._session.tickets.check_member(peer)
-            self._session.guard.enter(peer)
-        except Refused as refused:
-            return refused
-        return None
-
-    def _admit(self, envelope: wire.Envelope, caller: PeerIdentity, call: str) -> None:
-        self._session.guard.check(
-            envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES[call]
-        )
-
     def _check_partner(
         self,
         peer: str,
         envelope: wire.Envelope,
         ticket: bytes,
         subject: tuple[TicketPurpose, Attempt],
-    ) -> None:
-        """Only a partner that the coordinator named for this attempt gets anything."""
+    ) -> Attempt:
+        """Only a partner that the coordinator named for this attempt, which is returned, gets
+        anything."""
         purpose, version = subject
         attempt, own = Attempt.from_envelope(envelope), self._session.attempt
         self._session.tickets.check(
             ticket,
-            run=self._session.run,
+            run=self._session.guard.run or "",
             caller=peer,
             purpose=purpose,
             attempt=attempt,
@@ -354,39 +411,35 @@ class PeerService:
             raise NotAvailable("attempt", "this worker is at a later attempt")
         if purpose is TicketPurpose.COMMITTED and version.round_index + 1 < own.round_index:
             raise NotAvailable("stand", "this worker is at a later round")
+        return attempt
 
-    def _reply_to(self, message: wire.PullRequest | wire.Chunk) -> wire.Envelope:
+    def _reply_to(self, message: wire.Chunk) -> wire.Envelope:
         """An envelope that names the attempt of the question; made just before it is sent."""
         return self._session.envelope(Attempt.from_envelope(message.envelope))
 
-    def _ready_learner(self) -> Learner:
-        if self.learner is None:
-            raise NotAvailable("starting", "this worker is not ready yet")
-        return self.learner
-
-    async def _trained_model(self, request: wire.PullRequest, peer: str) -> Encoded:
-        attempt = Attempt.from_envelope(request.envelope)
-        outgoing = await self._offer.take(attempt, reader=peer, patience=request.patience)
-        encoded = await run_codec(outgoing.codec, outgoing.take, peer, request.base)
+    async def _trained_model(
+        self, request: wire.PullRequest, peer: str, attempt: Attempt
+    ) -> Encoded:
+        exchange = request.exchange
+        outgoing = await self._offer.take(
+            attempt, reader=peer, patience=request.patience, exchange=exchange
+        )
+        encoded = await run_codec(outgoing.codec, outgoing.take, peer, request.base, exchange)
         if self._offer.attempt != attempt:
             raise NotAvailable("attempt", "this worker is at a later attempt")
         return encoded
 
-    async def _committed_model(self, request: wire.PullRequest) -> Encoded:
-        learner = self._ready_learner()
+    async def _committed_model(self, version: Attempt) -> Encoded:
+        if (learner := self.learner) is None:
+            raise NotAvailable("starting", "this worker is not ready yet")
         if learner.asynchronous:  # it has one model, which changes all the time
             row = learner.current()
         else:
-            model = learner.store.get(Attempt.from_wire(request.stand))
+            model = learner.store.get(version)
             if model is None:
                 raise NotAvailable("stand", "this worker does not have the model of that attempt")
             row = model.row[: learner.layout.mixed]
         return await run_codec(learner.codec, learner.codec.encode, row)
-
-    async def _send_model(
-        self, encoded: Encoded, envelope: wire.Envelope, context: Context
-    ) -> None:
-        await self._send(self._ready_learner().codec.chunks(encoded, envelope), context)
 
     async def _send(self, chunks: Iterable[wire.Chunk], context: Context) -> None:
         async with self._sending:
@@ -400,13 +453,6 @@ class PeerService:
                 if first:
                     failpoints.reach("worker.sending", self._session.attempt.round_index)
                     first = False
-
-
-def _purpose_of(request: wire.PullRequest) -> tuple[TicketPurpose, Attempt]:
-    """What a pull needs a ticket for, and which version of a committed model."""
-    if request.wanted == wire.COMMITTED:
-        return TicketPurpose.COMMITTED, Attempt.from_wire(request.stand)
-    return (TicketPurpose.PROBE if request.wanted == wire.PROBE else TicketPurpose.TRAINED), INITIAL
 
 
 def _round_of(attempt: Attempt) -> Attempt:

@@ -7,6 +7,7 @@ attempt can be given up at any moment by cancelling its task.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,15 +20,22 @@ import numpy as np
 from fedhp.cluster import events
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.codec import BadModel
+from fedhp.cluster.protocol.codec import BadModel, IncomingModels, OutgoingModel
 from fedhp.cluster.protocol.group_codec import FragmentCodec
-from fedhp.cluster.protocol.model_exchange import IncomingModels, OutgoingModel
-from fedhp.cluster.worker.learner import ONLY, Learner, TrainingResult, fragment_of, run_codec
+from fedhp.cluster.worker.learner import (
+    ONLY,
+    Learner,
+    MixedModel,
+    RoundResult,
+    TrainingResult,
+    fragment_of,
+    run_codec,
+)
 from fedhp.cluster.worker.pace import StepPace
 from fedhp.cluster.worker.peer_client import LATE, PeerClient, PeerLost, ReceivedModel
 from fedhp.cluster.worker.peer_server import ModelOffer
 from fedhp.cluster.worker.session import WorkerSession, log
-from fedhp.cluster.worker.tree_node import AverageLost, NodeResult, OpenAverage, TreeNode
+from fedhp.cluster.worker.tree_node import AverageLost, NodeResult, OpenAverage, TreeNode, rate_of
 from fedhp.engine.executor import LocalTraining
 from fedhp.errors import Diverged, FedhpError
 from fedhp.learn.group_state import Columns, GroupUpdate
@@ -83,9 +91,10 @@ class OrderExecutor:
             learner.codec, compression=settings.compression, peers=peers_at_most
         )
         self._created = time.monotonic()
+        self._emulates = learner.prepared.experiment.cluster.emulate
         self._gone: frozenset[int] = frozenset()
         self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
-        self._surveyed: list[wire.LinkReport] = []
+        self.surveyed: list[wire.LinkReport] = []  # the links that the last survey timed
         self._lost_peers: set[str] = set()  # whose models did not come at the last try
         self._carried = 0.0  # s that the last round left for the next step
         self.step_time = 0.0
@@ -100,30 +109,26 @@ class OrderExecutor:
     async def calibrate(self) -> None:
         """Time one local step."""
         seconds = await self._learner.run(self._learner.calibrate)
-        if self._learner.prepared.experiment.cluster.emulate:
+        if self._emulates:
             started = time.monotonic() - seconds
             await self._emulate(0, 1, started)
             seconds = time.monotonic() - started
         self.step_time = max(seconds, SHORTEST_STEP)
 
     async def survey(self, order: wire.Order, *, received: float) -> None:
-        """Time links before the first round, for `take_survey`."""
+        """Time links before the first round, for `surveyed`."""
         self._session.enter("surveying")
-        self._surveyed, links = [], list[wire.LinkReport]()
+        self.surveyed, links = [], list[wire.LinkReport]()
         attempt = Attempt.after(Attempt.from_wire(order.committed), epoch=order.epoch)
         until = received + order.survey.deadline
         await self._probe(order.survey.peers, attempt, links, received=received, until=until)
-        self._surveyed = links
-
-    def take_survey(self) -> list[wire.LinkReport]:
-        """The links that the last survey timed; they are returned once."""
-        links, self._surveyed = self._surveyed, []
-        return links
+        self.surveyed = links
 
     # --- a synchronous round ---------------------------------------------------------------
 
     async def work(self, order: wire.Order, *, received: float) -> wire.RoundReport:
-        """One attempt: train, offer, pull, measure, mix, test, report.
+        """One attempt: train, then offer, pull, measure and mix, as often as the order says; test,
+        report.
 
         Links that carry no model are timed meanwhile; the report hardly waits for that. The
         mixed model is stored, but only a later order makes it the current one.
@@ -133,73 +138,104 @@ class OrderExecutor:
         self._gone = frozenset()
         if work.HasField("group"):
             return await self._average(work, attempt, received=received)
-        self._outgoing.begin_round(work.round)
-        self._incoming.begin_round(work.round)
+        for copies in (self._outgoing.copies, self._incoming.copies):
+            if copies is not None:
+                copies.begin_round(work.round)
+        mixes = _mixes_of(work)
         probes: list[wire.LinkReport] = []
         probe = self._probe(
             work.probes, attempt, probes, received=received, until=received + work.deadline
         )
         async with _in_background(probe) as probing:
-            await self._offer.open(attempt, [reader.name for reader in work.readers])
+            await self._offer.open(attempt, [mix.readers for mix in mixes])
             session.enter("training")
             training, compute_seconds = await self._train(work)
             session.note(events.Trained(attempt, steps=work.local_steps, seconds=compute_seconds))
-
-            session.enter("sending")
-            await self._encode(training.row, work)
-            await self._offer.put(attempt, self._outgoing)
-
+            links: dict[int, wire.LinkReport] = {}
+            exchange_seconds, row = 0.0, training.row
+            # So much time is left for each exchange that follows if a peer does not answer.
+            share = (work.deadline - work.exchange_deadline) / len(mixes)
             async with _in_background(self._estimate(work)) as estimating:
-                session.enter("receiving")
-                started = time.monotonic()
-                models, lost = await self._pull_all(
-                    work.peers, attempt, until=received + work.exchange_deadline
-                )
-                exchange_seconds = time.monotonic() - started
-                estimate = await estimating
-
-            session.enter("mixing")
-            rows = {worker: model.row for worker, model in models.items()}
-            selected = await self._score(work, rows)
-            weights = self._weights(work, rows, selected)
-            result = await learner.run(
-                learner.end_round,
-                rows,
-                weights,
-                attempt=attempt,
-                on_part=work.evaluate,
-                on_whole=work.whole_test,
-            )
-            mixed = result.mixed
-            session.note(events.Mixed(attempt, digest=mixed.digest.hex()))
-
-            links = _link_reports(work.peers, models, lost, mixed.distances, received=received)
-            seconds = time.monotonic() - received
-            self.last_round = RoundProgress(
-                work.round,
-                work.local_steps,
-                seconds,
-                result.accuracy,
-                len(lost),
-                learner.prepared.task.metric_name,
+                for number, mix in enumerate(mixes):
+                    following = len(mixes) - 1 - number
+                    until = received + work.exchange_deadline - following * share
+                    session.enter("sending")
+                    await self._encode(row, work, exchange=number)
+                    await self._offer.put(attempt, self._outgoing, number, until=until)
+                    session.enter("receiving")
+                    started = time.monotonic()
+                    # Of a peer whose model did not come before, no other is waited for.
+                    gone = {worker for worker, link in links.items() if link.lost}
+                    known = [peer for peer in mix.peers if peer.worker not in gone]
+                    models, lost = await self._pull_all(known, attempt, until=until, number=number)
+                    exchange_seconds += time.monotonic() - started
+                    estimate = await estimating
+                    session.enter("mixing")
+                    rows = {worker: model.row for worker, model in models.items()}
+                    selected = await self._score(work, rows) if work.keep else []
+                    weights = self._weights(work, mix, rows, selected)
+                    if following:
+                        distances, row = await learner.run(learner.mix_on, rows, weights)
+                    else:
+                        result = await learner.run(
+                            learner.end_round,
+                            rows,
+                            weights,
+                            attempt=attempt,
+                            on_part=work.evaluate,
+                            on_whole=work.whole_test,
+                        )
+                        distances = result.mixed.distances
+                    _note_links(links, models, lost, distances, number=number, received=received)
+            session.note(events.Mixed(attempt, digest=result.mixed.digest.hex()))
+            report = self._report(
+                work,
+                result,
+                received=received,
+                local_steps=work.local_steps,
+                busy=compute_seconds + exchange_seconds,
+                compute_seconds=compute_seconds,
+                exchange_seconds=exchange_seconds,
+                train_loss=training.loss,
+                update_norm=training.update_norm,
+                smoothness=estimate.smoothness,
+                gradient_variance=estimate.gradient_variance,
+                start_loss=estimate.start_loss,
+                links=[links[worker] for worker in sorted(links)],
+                selected=selected,
             )
             await asyncio.wait({probing}, timeout=PROBE_GRACE)
+        report.links.extend(probes)
+        return report
+
+    def _report(
+        self,
+        order: wire.Work | wire.Act,
+        ended: RoundResult,
+        /,
+        *,
+        received: float,
+        local_steps: int,
+        busy: float,
+        links: Sequence[wire.LinkReport],
+        **fields: Any,
+    ) -> wire.RoundReport:
+        """The report of an attempt or turn that ends here. busy: s of training and exchange."""
+        task, seconds = self._learner.prepared.task, time.monotonic() - received
+        lost = sum(bool(link.lost) and not link.probe for link in links)
+        self.last_round = RoundProgress(
+            order.round, local_steps, seconds, ended.accuracy, lost, task.metric_name
+        )
+        estimates = {"smoothness": NAN, "gradient_variance": NAN, "start_loss": NAN}
         return wire.RoundReport(
             step_time=self.step_time,
-            compute_seconds=compute_seconds,
-            exchange_seconds=exchange_seconds,
-            other_seconds=max(0.0, seconds - compute_seconds - exchange_seconds),
-            train_loss=training.loss,
-            update_norm=training.update_norm,
-            smoothness=estimate.smoothness,
-            gradient_variance=estimate.gradient_variance,
-            start_loss=estimate.start_loss,
-            links=[*links, *probes],
-            selected=selected,
-            accuracy=result.accuracy,
-            whole_accuracy=result.whole_accuracy,
-            images=learner.prepared.test_images if work.evaluate else 0,
-            digest=mixed.digest,
+            other_seconds=max(0.0, seconds - busy),
+            links=links,
+            accuracy=ended.accuracy,
+            whole_accuracy=ended.whole_accuracy,
+            images=self._learner.prepared.test_images if order.evaluate else 0,
+            digest=ended.mixed.digest,
+            **{**estimates, **fields},
         )
 
     async def _average(
@@ -274,33 +310,20 @@ class OrderExecutor:
             ended = done.tested
             digest, consensus = ended.mixed.digest.hex(), done.consensus.hex()
             session.note(events.Mixed(attempt, digest=digest, consensus=consensus))
-            seconds = time.monotonic() - received
-            self.last_round = RoundProgress(
-                work.round,
-                trained.steps,
-                seconds,
-                ended.accuracy,
-                0,
-                learner.prepared.task.metric_name,
-            )
             probing.cancel()
             # There was little time: a link that did not answer within it is not broken.
             probes = [link for link in probes if link.lost != "deadline"]
-        return wire.RoundReport(
-            step_time=self.step_time,
+        return self._report(
+            work,
+            ended,
+            received=received,
+            local_steps=trained.steps,
+            busy=max(pace.seconds, exchange_seconds),
             compute_seconds=pace.seconds,
             exchange_seconds=exchange_seconds,
-            other_seconds=max(0.0, seconds - max(pace.seconds, exchange_seconds)),
             train_loss=trained.loss if trained.steps else 0.0,  # then it does not count
             update_norm=trained.update_norm,
-            smoothness=NAN,
-            gradient_variance=NAN,
-            start_loss=NAN,
             links=[*self._tree_links(node, {}, received=received), *probes],
-            accuracy=ended.accuracy,
-            whole_accuracy=ended.whole_accuracy,
-            images=learner.prepared.test_images if work.evaluate else 0,
-            digest=ended.mixed.digest,
             consensus=done.consensus,
             steps=trained.steps,
             steps_during=during,
@@ -420,7 +443,7 @@ class OrderExecutor:
     def _pace(self, work: wire.Work) -> StepPace:
         prepared, worker = self._learner.prepared, self._learner.worker
         emulated = None
-        if prepared.experiment.cluster.emulate:
+        if self._emulates:
             moment = 0.0 if prepared.world.trace is None else time.monotonic() - self._created
 
             @lru_cache(maxsize=1)
@@ -491,7 +514,8 @@ class OrderExecutor:
             act.turn + 1, act.local_steps, act.learning_rate
         )  # as the simulation counts
         training = await learner.run(learner.train_turn, turn)
-        await self._emulate(turn.key, act.local_steps, started)
+        if self._emulates:
+            await self._emulate(turn.key, act.local_steps, started)
         compute_seconds = self._time_steps(act.local_steps, started, training)
         norm = learner.apply(training.loss, round_index=act.round, learning_rate=act.learning_rate)
         session.note(events.Trained(attempt, turn=act.turn, steps=act.local_steps))
@@ -511,28 +535,17 @@ class OrderExecutor:
         await learner.run(learner.write, learner.committed, model)
         digest = learner.digest(model.row)
         session.note(events.Mixed(attempt, turn=act.turn, digest=digest.hex()))
-        self.last_round = RoundProgress(
-            act.round,
-            act.local_steps,
-            time.monotonic() - received,
-            accuracy,
-            sum(bool(link.lost) for link in links),
-            learner.prepared.task.metric_name,
-        )
-        return wire.RoundReport(
-            step_time=self.step_time,
+        return self._report(
+            act,
+            RoundResult(MixedModel(model, {}, digest), accuracy, NAN),
+            received=received,
+            local_steps=act.local_steps,
+            busy=math.inf,  # a turn has no time of its own for mixing
             compute_seconds=compute_seconds,
             exchange_seconds=exchange_seconds,
             train_loss=training.loss,
             update_norm=norm,
-            smoothness=NAN,
-            gradient_variance=NAN,
-            start_loss=NAN,
             links=links,
-            accuracy=accuracy,
-            whole_accuracy=NAN,
-            images=learner.prepared.test_images if act.evaluate else 0,
-            digest=digest,
             turn=act.turn,
         )
 
@@ -547,28 +560,27 @@ class OrderExecutor:
             round_index=work.round,
             learning_rate=work.learning_rate,
         )
-        await self._emulate(work.round, work.local_steps, started)
+        if self._emulates:
+            await self._emulate(work.round, work.local_steps, started)
         return training, self._time_steps(work.local_steps, started, training)
 
     async def _emulate(self, key: int, steps: int, started: float) -> None:
         """Wait until the emulated device of the experiment's world would be done."""
         prepared = self._learner.prepared
-        if not prepared.experiment.cluster.emulate:
-            return
         moment = 0.0 if prepared.world.trace is None else started - self._created
         times = prepared.world.step_times(self._learner.worker, key, steps=steps, time=moment)
         await asyncio.sleep(max(0.0, started + float(times.sum()) - time.monotonic()))
 
     def _time_steps(self, steps: int, started: float, training: TrainingResult) -> float:
         """Seconds of all steps; `step_time` becomes that of one."""
-        emulated = self._learner.prepared.experiment.cluster.emulate
-        seconds = time.monotonic() - started if emulated else training.seconds
-        self.step_time = max(seconds / steps, SHORTEST_STEP)
+        seconds = time.monotonic() - started if self._emulates else training.seconds
+        if steps:
+            self.step_time = max(seconds / steps, SHORTEST_STEP)
         return seconds
 
-    async def _encode(self, row: Row, work: wire.Work) -> None:
+    async def _encode(self, row: Row, work: wire.Work, *, exchange: int) -> None:
         try:
-            await run_codec(self._outgoing.codec, self._outgoing.offer, row)
+            await run_codec(self._outgoing.codec, self._outgoing.offer, row, exchange)
         except BadModel:  # in a buffer of the model, since loss and update are finite
             raise Diverged(
                 f"round {work.round}: the model of this worker is no longer finite",
@@ -581,15 +593,16 @@ class OrderExecutor:
         return await self._learner.run(self._learner.estimate, work.round)
 
     async def _pull_all(
-        self, peers: Iterable[wire.PeerAddress], attempt: Attempt, *, until: float
+        self, peers: Iterable[wire.PeerAddress], attempt: Attempt, *, until: float, number: int
     ) -> tuple[dict[int, ReceivedModel], dict[int, str]]:
         """The models of all peers at once, and the reasons why others did not come."""
         asked = {peer.worker: peer for peer in peers}
         self._pulling = {
-            worker: asyncio.ensure_future(self._pull(peer, attempt, until=until))
+            worker: asyncio.ensure_future(self._pull(peer, attempt, until=until, number=number))
             for worker, peer in asked.items()
         }
-        self.stop_waiting_for(self._gone)
+        if self._gone:
+            self.stop_waiting_for(self._gone)
         try:
             if self._pulling:
                 await asyncio.wait(self._pulling.values())
@@ -606,7 +619,8 @@ class OrderExecutor:
                 lost[worker] = answer.reason
             else:
                 models[worker] = answer
-            self._log_link(asked[worker], lost.get(worker, ""))
+            if worker in lost or asked[worker].name in self._lost_peers:
+                self._log_link(asked[worker], lost.get(worker, ""))
         return models, lost
 
     def _log_link(self, peer: wire.PeerAddress, lost: str) -> None:
@@ -620,14 +634,18 @@ class OrderExecutor:
             log.info("peer is back", extra=facts)
 
     async def _pull(
-        self, peer: wire.PeerAddress, attempt: Attempt, *, until: float
+        self, peer: wire.PeerAddress, attempt: Attempt, *, until: float, number: int
     ) -> ReceivedModel | PeerLost:
         tries = 0
         while True:
             tries += 1
             try:
                 return await self._peers.pull_trained(
-                    peer, attempt, incoming=self._incoming, patience=until - time.monotonic()
+                    peer,
+                    attempt,
+                    incoming=self._incoming,
+                    patience=until - time.monotonic(),
+                    exchange=number,
                 )
             except PeerLost as error:
                 late = time.monotonic() + RETRY_SECONDS >= until
@@ -650,8 +668,6 @@ class OrderExecutor:
         return link
 
     async def _score(self, work: wire.Work, rows: dict[int, Row]) -> list[int]:
-        if not work.keep:
-            return []
         return await self._learner.run(
             self._learner.score,
             rows,
@@ -661,7 +677,7 @@ class OrderExecutor:
         )
 
     def _weights(
-        self, work: wire.Work, rows: dict[int, Row], selected: list[int]
+        self, work: wire.Work, mix: _Mix, rows: dict[int, Row], selected: list[int]
     ) -> dict[int, float]:
         """Weights of the received models and of the own one, which gets those of the missing."""
         own = self._learner.worker
@@ -674,14 +690,14 @@ class OrderExecutor:
             )
         if work.keep:
             return self._learner.equal_weights(selected)
-        planned = dict(zip((peer.worker for peer in work.peers), work.weights, strict=True))
+        planned = dict(zip((peer.worker for peer in mix.peers), mix.weights, strict=True))
         weights = {worker: planned[worker] for worker in rows}
         if work.push_sum:
             # What does not come is lost together with its weight; the own share stays as it is.
-            return {**weights, own: work.own_weight}
+            return {**weights, own: mix.own_weight}
         missing = sum(weight for worker, weight in planned.items() if worker not in rows)
         # A worker that is alone keeps its bits, even if the weights do not add up to exactly 1.
-        weights[own] = work.own_weight + missing if rows or not planned else 1.0
+        weights[own] = mix.own_weight + missing if rows or not planned else 1.0
         return weights
 
     async def _probe(
@@ -742,25 +758,51 @@ def _update(group: wire.GroupWork, result: NodeResult) -> GroupUpdate:
         root_residual=result.root_residual,
         plain=result.plain,
         factor=group.momentum,
+        rate=rate_of(group),
     )
 
 
-def _link_reports(
-    peers: Sequence[wire.PeerAddress],
+@dataclass(frozen=True, slots=True)
+class _Mix:
+    """One exchange of an order."""
+
+    peers: Sequence[wire.PeerAddress]
+    weights: Sequence[float]
+    own_weight: float
+    readers: Sequence[str]  # by name
+
+
+def _mixes_of(work: wire.Work) -> list[_Mix]:
+    """The exchanges of an order, one after the other."""
+    names = {reader.worker: reader.name for reader in work.readers}
+    if not work.exchanges:
+        return [_Mix(work.peers, work.weights, work.own_weight, list(names.values()))]
+    peers = {peer.worker: peer for peer in work.peers}
+    mixes: list[_Mix] = []
+    for mix in work.exchanges:
+        named = [peers[worker] for worker in mix.peers]
+        readers = [names[worker] for worker in mix.readers]
+        mixes += [_Mix(named, mix.weights, mix.own_weight, readers)] * mix.times
+    return mixes
+
+
+def _note_links(
+    links: dict[int, wire.LinkReport],
     models: Mapping[int, ReceivedModel],
     lost: Mapping[int, str],
     distances: Mapping[int, float],
     *,
+    number: int,
     received: float,
-) -> list[wire.LinkReport]:
-    """One for each link that should have carried a model."""
-    links = []
-    for peer in peers:
-        link = wire.LinkReport(worker=peer.worker, distance=NAN, lost=lost.get(peer.worker, ""))
-        if peer.worker in models:
-            transfer = models[peer.worker].transfer
-            link.bytes, link.seconds = transfer.bytes, transfer.seconds
-            link.started = transfer.started - received
-            link.distance = distances[peer.worker]
-        links.append(link)
-    return links
+) -> None:
+    """Add what one exchange brought over each link; distances are those of its first use."""
+    for worker in (*models, *lost):
+        link = links.setdefault(worker, wire.LinkReport(worker=worker, distance=NAN))
+        if worker in lost:
+            link.lost, link.lost_at = lost[worker], number
+            continue
+        transfer = models[worker].transfer
+        if not link.bytes:
+            link.started, link.distance = transfer.started - received, distances[worker]
+        link.bytes += transfer.bytes
+        link.seconds += transfer.seconds

@@ -14,10 +14,9 @@ from fedhp.cluster.history import History
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.call_limits import LogThrottle
+from fedhp.cluster.protocol.calls import LogThrottle
 from fedhp.cluster.protocol.codec import BadModel
-from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused
-from fedhp.cluster.protocol.tickets import TicketChecker
+from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused, TicketChecker
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.leader_proof import check_proof
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
@@ -58,11 +57,6 @@ class WorkerSession:
         self.attempt = INITIAL  # the one in progress, or the last one
 
     @property
-    def identity(self) -> Identity:
-        """Who this worker is, by the certificate that its files have now."""
-        return self.certificates.current()
-
-    @property
     def run(self) -> str:
         """The run that was joined."""
         return self.guard.run or ""
@@ -70,14 +64,15 @@ class WorkerSession:
     def envelope(self, attempt: Attempt | None = None) -> wire.Envelope:
         """For a message about this attempt; by default the current one, in the current epoch."""
         subject = attempt or replace(self.attempt, epoch=self.guard.epoch)
-        return self.envelopes.make(run=self.run, attempt=subject, token=self.guard.token)
+        run = self.guard.run or ""
+        return self.envelopes.make(run=run, attempt=subject, token=self.guard.token)
 
     def follow(self, reply: wire.JoinReply, *, nonce: bytes) -> None:
         """Follow the coordinator that a join reached, or raise Refused.
 
         nonce: of the join. Nothing of a reply is believed that no coordinator signed for it.
         """
-        authority = self.identity.authority
+        authority = self.certificates.current().authority
         try:
             address = check_proof(reply, authority=authority, caller=self.name, nonce=nonce)
         except IdentityError as error:
@@ -86,7 +81,7 @@ class WorkerSession:
             ) from None
         self.leader.joined(reply)
         self.guard.obey(reply.epoch)
-        self.guard.token = self.leader.token
+        self.guard.token = self.leader.follower.token
         self.tickets.key = reply.key
         log.info("follows", extra={"epoch": reply.epoch, "leader": address})
 
@@ -113,8 +108,9 @@ class WorkerSession:
 
     def note(self, event: events.Event) -> None:
         """Write an event to the history and the log."""
-        self.history.note(event)
-        log.info(event.event, extra=event.facts())
+        facts = event.facts()
+        self.history.append(event.event, facts)
+        log.info(event.event, extra=facts)
 
     def note_refusal(self, peer: str, error: Refused | BadModel, *, what: str) -> None:
         """Record a refused message; one that an honest peer never sends is a strike."""

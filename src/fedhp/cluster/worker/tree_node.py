@@ -76,6 +76,11 @@ class NodeResult:
     whole_digest: bytes  # of what it sent to workers that return; empty: there are none
 
 
+def rate_of(group: wire.GroupWork) -> float:
+    """Of the step of the consensus; an older coordinator names none."""
+    return group.rate or 1.0
+
+
 class SizeLimit:
     """How large the values of one stream can be, all together: a norm that grows piece by piece."""
 
@@ -253,7 +258,7 @@ class TreeNode:
         # What a momentum comes to where every mean was so large.
         steady = mean / (1.0 - factor) if factor < 1.0 else math.inf
         step = (1.0 + factor) * mean + factor**2 * max(steady, _norm(self._rows.momentum))
-        trained = math.inf if group.returning else step
+        trained = math.inf if group.returning else rate_of(group) * step
         return {**limits, self.parent: SizeLimit(trained=trained, plain=plain)}
 
     def _sum(self, number: int) -> None:
@@ -284,6 +289,7 @@ class TreeNode:
             momentum=rows.momentum[columns],
             root_residual=rows.root_residual[columns],
             factor=self._group.momentum,
+            rate=rate_of(self._group),
         )
         data = self.codec.encode("change", piece, step)
         change = self.codec.decode("change", piece, data)

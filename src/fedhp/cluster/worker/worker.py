@@ -34,9 +34,9 @@ from fedhp.cluster.protocol.addresses import (
     parse_listen,
 )
 from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.calls import PEER_SERVICE, ServiceMethods
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.own_setup import setup_of
-from fedhp.cluster.protocol.service_methods import PEER_SERVICE, ServiceMethods
 from fedhp.cluster.protocol.setup import Setup
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import handshake_problem, server_credentials
@@ -168,7 +168,9 @@ class Worker:
         self._service = PeerService(self._session, self._offer, average=self._average)
         self._peers = PeerClient(self._session)
         self._dial_tests = DialTests(
-            lambda address, name: handshake_problem(self._session.identity, address, name=name)
+            lambda address, name: handshake_problem(
+                self._session.certificates.current(), address, name=name
+            )
         )
         self._coordinator = CoordinatorClient(
             self._session,
@@ -404,7 +406,7 @@ class Worker:
         return await self._coordinator.beat(self._beat_seconds, dialed=self._dial_tests.take())
 
     def _handle_beat(self, reply: wire.BeatReply, sent: float) -> None:
-        self._session.leader.check_beat(reply)
+        self._session.leader.follower.check_reply(reply.epoch, reply.token)
         self._session.guard.obey(reply.epoch)
         self._session.tickets.barred = frozenset(reply.barred)
         self._session.heard(reply)
@@ -422,13 +424,14 @@ class Worker:
 
     async def _next_order(self, learner: Learner, executor: OrderExecutor) -> wire.Order | None:
         """The next order; None if it must not be obeyed."""
+        surveyed, executor.surveyed = executor.surveyed, []  # they are sent once
         try:
             order = await self._coordinator.next_order(
                 learner.store.attempts(),
                 step_time=executor.step_time,
                 model_bytes=4 * learner.layout.mixed,
                 samples=learner.samples,
-                surveyed=executor.take_survey(),
+                surveyed=surveyed,
                 report=self._unsent,
                 setup=None if self._setup_sent else self._setup,
             )
@@ -444,7 +447,10 @@ class Worker:
             return None
         self._ordered_at = time.monotonic()
         if self._unsent is not None and order.HasField("receipt"):
-            self._note_receipt(self._unsent[0], order.receipt)
+            attempt, receipt = self._unsent[0], order.receipt
+            self._session.note(events.ReportAnswered(attempt, receipt.accepted, receipt.why))
+            if not receipt.accepted:
+                log.warning("report not counted", extra={"why": receipt.why, **attempt.to_facts()})
         self._unsent = None
         return order
 
@@ -514,13 +520,9 @@ class Worker:
         self._session.enter("reporting")
         self._unsent = (attempt, report)
         if executor.last_round is not None:
-            self._metrics.round_ended(executor.last_round)
+            if self._metrics_server is not None:
+                self._metrics.round_ended(executor.last_round)
             self._on_round(executor.last_round)
-
-    def _note_receipt(self, attempt: Attempt, receipt: wire.Receipt) -> None:
-        self._session.note(events.ReportAnswered(attempt, receipt.accepted, receipt.why))
-        if not receipt.accepted:
-            log.warning("report not counted", extra={"why": receipt.why, **attempt.to_facts()})
 
     async def _finish(self, learner: Learner, why: str) -> None:
         while True:

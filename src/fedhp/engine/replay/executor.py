@@ -15,7 +15,14 @@ from fedhp.engine.accounting import mean_bandwidth
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, LocalTraining, Training
 from fedhp.engine.loop import RoundLoop
-from fedhp.exchange import DirectedMixing, Exchange, Exchanged, GroupAverage, Mixing, Scoring
+from fedhp.exchange import (
+    DirectedMixing,
+    Exchanged,
+    GroupAverage,
+    Mixing,
+    Scoring,
+    ServerAverage,
+)
 from fedhp.graph import neighbor_lists
 from fedhp.learn.topk import is_kept
 from fedhp.record.measured import Distances, MeasuredRounds, Rounds
@@ -51,9 +58,11 @@ class ReplayExecutor:
         round_index: int,
         learning_rate: float,
         present: BoolArray | None = None,
+        continued: bool = False,
     ) -> Training:
-        """The losses and norms of the record, whatever the steps."""
-        worked, at = local_steps > 0, round_index - 1
+        """The losses and norms of the record, which are those of the whole round, whatever the
+        steps."""
+        worked, at = (local_steps > 0) | continued, round_index - 1
         return Training(
             np.where(worked, self._measured.train_loss[at], np.nan),
             np.where(worked, self._measured.update_norm[at], np.nan),
@@ -72,15 +81,17 @@ class ReplayExecutor:
             start_loss,
         )
 
-    def exchange(self, exchange: Exchange, *, round_index: int) -> Exchanged:
-        """The links of the plan, with the distances of the record."""
-        return exchange.carry_out(self, round_index=round_index)
-
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """As planned."""
         self.drew_peers = True
         nobody = np.empty((self.workers, 0), dtype=np.int64)
         return self._measured_over(mixing.links, nobody, round_index, directed=mixing.directed)
+
+    def average_over_server(self, average: ServerAverage) -> Exchanged:
+        """As planned."""
+        self.drew_peers = True
+        nobody = np.empty((self.workers, 0), dtype=np.int64)
+        return self._measured_over(average.lines, nobody, 0, directed=True)
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
         """With the peers that were kept, where the record says how often."""
@@ -123,13 +134,6 @@ class ReplayExecutor:
             shares[:, 1] = 0.0
         return shares
 
-    def train_on(
-        self, local_steps: IntArray, *, round_index: int, learning_rate: float
-    ) -> Training:
-        """The losses and norms of the record are those of the whole round."""
-        at = round_index - 1
-        return Training(self._measured.train_loss[at], self._measured.update_norm[at])
-
     def _select(self, candidates: IntArray, keep: int, round_index: int) -> IntArray:
         """Who is kept. Candidates come in random order: the first are a choice by chance."""
         if self.kept is None:
@@ -169,6 +173,15 @@ class ReplayEventExecutor:
     def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
         """No distance is known."""
         return float("nan")
+
+    def post(self, worker: int, weights: Sequence[float]) -> None:
+        """There are no models."""
+
+    def deliver(self, sender: int, receiver: int, *, weight: float, fragment: int) -> None:
+        """There are no models."""
+
+    def average_group(self, members: Sequence[int]) -> None:
+        """There are no models."""
 
     def serve(self, worker: int, factor: float) -> None:
         """There are no models."""

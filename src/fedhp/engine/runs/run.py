@@ -24,21 +24,22 @@ from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import (
     is_asynchronous,
     is_synchronous,
+    rule_of,
     traits_of,
 )
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
-from fedhp.engine.local import LocalExecutor
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.memory import count_copies, peak_memory
 from fedhp.engine.prepare import Prepared, prepare
 from fedhp.engine.shard.arrivals import PAIR_STATE
 from fedhp.engine.shard.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
-from fedhp.engine.sharded import ShardedExecutor
+from fedhp.engine.sharded import LocalExecutor, ShardedExecutor
+from fedhp.engine.testing import StopCondition, is_due
 from fedhp.engine.trial import try_algorithm
-from fedhp.engine.until import StopCondition, is_due
 from fedhp.errors import Diverged, Interrupted, RunError
+from fedhp.exchange.mailbox import BOX_STATE
 from fedhp.files import check_free_space, new_folder, storage_errors, write_file
 from fedhp.learn.group_state import GROUP_STATE
 from fedhp.learn.params import OPTIMIZER_STATE
@@ -259,8 +260,14 @@ def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Check
         SYNCHRONOUS_STATE if isinstance(loop, RoundLoop) else ASYNCHRONOUS_STATE
     )
     prepared = executor.prepared
-    names += extra_state(prepared.experiment, prepared.algorithm)
-    if prepared.experiment.exchange.compression == "topk":
+    kept = extra_state(prepared.experiment, prepared.algorithm)
+    names += kept
+    if "messages" in kept:
+        names += ("turns",)
+    if "outbox" in kept:
+        names += BOX_STATE
+    per_link = rule_of(prepared.algorithm).per_link()
+    if prepared.experiment.exchange.compression == "topk" or per_link:
         names += PAIR_STATE
     if traits_of(prepared.algorithm).group_average:
         names += GROUP_STATE
@@ -356,12 +363,14 @@ def run_storage_errors(folder: Path) -> AbstractContextManager[None]:
 
 def _check_space(prepared: Prepared, folder: Path) -> None:
     """Refuse when the disk clearly cannot hold the run."""
-    experiment = prepared.experiment
+    experiment, traits = prepared.experiment, traits_of(prepared.algorithm)
     matrices = 2 if is_synchronous(prepared.algorithm) else 3
     matrices += 2 * len(extra_state(experiment, prepared.algorithm))
-    if traits_of(prepared.algorithm).group_average:
+    if traits.group_average:
         matrices += 2 * len(GROUP_STATE)
-    copies = 2 * count_copies(experiment)  # two checkpoints, while one replaces the other
+    per_link = rule_of(prepared.algorithm).per_link()
+    # Two checkpoints, while one replaces the other.
+    copies = 2 * count_copies(experiment, traits, per_link=per_link)
     checkpoint = 4 * prepared.layout.width * (experiment.workers * matrices + copies)
     links = len(prepared.federation.base_topology.links)
     rounds = experiment.rounds

@@ -1,10 +1,13 @@
 """What the workers of a shard send and receive: poisoned by attackers, compressed on the way.
 
-With topk every reader has its own copy of each sender's model. The copies of a round are kept
-apart until `commit`: a round can be given up at any instant before.
+With topk every reader has its own copy of each sender's model; where a message depends on its
+receiver (Rule.send_to), the last message. Those of a round are kept apart until `commit`: a round
+can be given up at any instant before.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -35,9 +38,11 @@ class Arrivals:
         attackers: tuple[int, ...],
         layout: Layout,
         seed: int,
+        per_link: bool = False,
     ) -> None:
         self._compression = exchange.compression
-        self._count = topk_count(exchange.topk_share, layout.mixed)
+        self._per_link = per_link  # messages come whole, and the last ones are always kept
+        self._count = 0 if per_link else topk_count(exchange.topk_share, layout.mixed)
         self._attack = attack
         self._attackers = frozenset(attackers) if attack.kind in ON_MODELS else frozenset()
         self._layout = layout
@@ -48,16 +53,17 @@ class Arrivals:
         self._copies: dict[tuple[int, int], tuple[Tensor, int]] = {}
         self._arrived: dict[tuple[int, int], Tensor] = {}
         self._counts: dict[tuple[int, int], int] = {}
+        self._senders: dict[int, list[int]] = {}  # by reader, where messages are kept
 
     @property
     def by_reader(self) -> bool:
         """Whether every reader gets something else."""
-        return self._compression == "topk"
+        return self._compression == "topk" or self._per_link
 
     @property
     def changes_models(self) -> bool:
         """Whether anyone receives something else than the sender has."""
-        return self._compression != "none" or bool(self._attackers)
+        return self._compression != "none" or bool(self._attackers) or self._per_link
 
     def begin(self, round_index: int) -> None:
         """Forget what was sent in another round, or in another try of this one."""
@@ -103,6 +109,13 @@ class Arrivals:
             self._arrived[pair], self._counts[pair] = self._reconstructed(pair, sent)
         return self._arrived[pair]
 
+    def heard(self, reader: int, new: Iterable[int] = (), *, but: int = -1) -> list[Tensor]:
+        """The last messages that a worker has, by rising sender: of `new` those of this round, and
+        none of `but`."""
+        last = {sender: self._copies[reader, sender][0] for sender in self._senders.get(reader, ())}
+        last.update((sender, self._arrived[reader, sender]) for sender in new)
+        return [last[sender] for sender in sorted(last) if sender != but]
+
     def delta_counts(self) -> IntArray:
         """Of this round's transfers with topk: reader, sender, and how many values, [P, 3]."""
         rows = [(*pair, count) for pair, count in sorted(self._counts.items())]
@@ -111,7 +124,9 @@ class Arrivals:
     def commit(self) -> None:
         """The copies of this round become those that the next one starts from."""
         made = {pair: (copy, self.round_index) for pair, copy in self._arrived.items()}
-        if self.by_reader and self._count:
+        if self._per_link:
+            self._keep({**self._copies, **made})
+        elif self.by_reader and self._count:
             self._copies = {
                 pair: kept
                 for pair, kept in {**self._copies, **made}.items()
@@ -120,7 +135,7 @@ class Arrivals:
         self._sent, self._arrived, self._counts = {}, {}, {}
 
     def state(self) -> Arrays:
-        """The copies, and of each the reader, the sender and the round; nothing without topk."""
+        """The copies, and of each the reader, the sender and the round; nothing without copies."""
         if not self.by_reader:
             return {}
         pairs = sorted(self._copies)
@@ -137,12 +152,19 @@ class Arrivals:
         self.begin(self.round_index)
         if not self.by_reader:
             return
-        self._copies = {
-            (reader, sender): (torch.from_numpy(np.array(copy)).to(device), last)
-            for (reader, sender, last), copy in zip(
-                state["copy_pairs"].tolist(), state["copies"], strict=True
-            )
-        }
+        self._keep(
+            {
+                (reader, sender): (torch.from_numpy(np.array(copy)).to(device), last)
+                for (reader, sender, last), copy in zip(
+                    state["copy_pairs"].tolist(), state["copies"], strict=True
+                )
+            }
+        )
+
+    def _keep(self, copies: dict[tuple[int, int], tuple[Tensor, int]]) -> None:
+        self._copies, self._senders = copies, {}
+        for reader, sender in copies:
+            self._senders.setdefault(reader, []).append(sender)
 
     def _reconstructed(self, pair: tuple[int, int], sent: Tensor) -> tuple[Tensor, int]:
         known, last = self._copies.get(pair, (None, 0))

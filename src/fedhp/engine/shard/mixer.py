@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -17,11 +18,13 @@ from fedhp.learn.evaluate import score_peers
 from fedhp.learn.local import check
 from fedhp.learn.mix import distance, distances, mix, mix_ordered
 from fedhp.learn.robust import combine
-from fedhp.learn.vectors import receive, send
+from fedhp.learn.vectors import receive, receive_from, send, send_to
+from fedhp.rule import Step
 from fedhp.seeds import Purpose, generator
 from fedhp.types import BoolArray, FloatArray, IntArray
 
-SentModels: TypeAlias = tuple[IntArray, NDArray[np.float32]]  # workers, and what each sends
+# Workers, or readers and senders [P, 2] where that makes a difference, and what is sent.
+SentModels: TypeAlias = tuple[IntArray, NDArray[np.float32]]
 
 
 class Mixer:
@@ -36,22 +39,25 @@ class Mixer:
             attackers=spec.attackers,
             layout=spec.layout,
             seed=spec.seed,
+            per_link=spec.rule.per_link(),
         )
-        self._acts = spec.rule.acts()
+        self._per_link = spec.rule.per_link()
+        self.acts = spec.rule.acts()  # whether something else than the trained models travels
+        self.changes_models = self.arrivals.changes_models
         self._foreign: dict[int, Tensor] = {}
+        self._messages: dict[tuple[int, int], Tensor] = {}  # by reader and sender, if they differ
         self._away: list[int] = []  # rows that keep their bits this round
 
     def begin(self, round_index: int) -> None:
         """Forget what was sent in another round, or in another try of this one."""
-        self._foreign = {}
-        self.arrivals.begin(round_index)
+        self._foreign, self._messages = {}, {}
+        if self.changes_models:
+            self.arrivals.begin(round_index)
 
     def prepare(self, present: BoolArray | None) -> None:
         """Turn the trained models into what travels; an absent worker [n] keeps its bits."""
         rows = self.rows
         self._away = []
-        if not self._acts:
-            return
         send(self.spec.rule, self.layout, rows.models, rows.after, rows.step)
         if present is not None:
             self._away = np.flatnonzero(~present).tolist()
@@ -63,7 +69,10 @@ class Mixer:
 
     def send(self, workers: IntArray) -> SentModels:
         """What other shards get of these workers' trained models."""
-        if self.arrivals.changes_models:
+        if self._per_link:
+            messages = [self._message(reader, sender) for reader, sender in workers.tolist()]
+            return workers, torch.stack(messages).cpu().numpy()
+        if self.changes_models:
             sent = [self._sent(worker) for worker in workers.tolist()]
             return workers, torch.stack(sent).cpu().numpy()
         rows = [self.rows.index[worker] for worker in workers.tolist()]
@@ -73,7 +82,10 @@ class Mixer:
         """Add models of workers in other shards that this round's exchange needs."""
         for workers, models in parts:
             rows = torch.from_numpy(models).to(self.rows.models.device)
-            self._foreign.update(zip(workers.tolist(), rows, strict=True))
+            if self._per_link:
+                self._messages.update(zip(map(tuple, workers.tolist()), rows, strict=True))
+            else:
+                self._foreign.update(zip(workers.tolist(), rows, strict=True))
 
     def score(self, candidates: IntArray, *, keep: int, samples: int, round_index: int) -> IntArray:
         """The best-scored candidates [n, M] of every worker, [n, keep]."""
@@ -95,26 +107,40 @@ class Mixer:
         chosen = np.take_along_axis(candidates, best, axis=1)
         return np.asarray(np.where(np.take_along_axis(losses, best, axis=1) < np.inf, chosen, -1))
 
-    def exchange(self, links: IntArray, weights: csr_array, *, kernel: str) -> FloatArray:
+    def exchange(
+        self,
+        links: IntArray,
+        weights: csr_array,
+        senders: BoolArray | None = None,
+        *,
+        kernel: str,
+    ) -> FloatArray:
         """Measure the distances on these links [E, 2], then mix `after` into `mixed`.
 
-        weights are the rows of this shard's workers, [n, N]; a link's first end is here.
+        weights are the rows of this shard's workers, [n, N]; a link's first end is here. senders
+        [n]: the others have no message, and everyone receives, also who is absent.
         """
         rows, layout = self.rows, self.layout
-        if self.arrivals.changes_models or self.spec.exchange.robust != "none":
+        if senders is not None and self.acts:
+            silent = np.flatnonzero(~senders).tolist()
+            rows.after[silent] = rows.models[silent]
+            self._away = []
+        if self.changes_models or self.spec.exchange.robust != "none":
             measured = self._mix_received(links, weights)
         elif kernel == "ordered":
             measured = self._mix_in_order(links, weights)
         else:
-            run = rows.threads.run
+            run = rows.threads.map
             measured = distances(rows.after[:, : layout.trainable], links, run=run)
             mix(rows.after, weights, mixed=layout.mixed, out=rows.mixed, kernel=kernel, run=run)
-        if self._acts:
+        if self._per_link:
+            self._receive_each(weights)
+        elif self.acts:
             receive(self.spec.rule, layout, rows.models, rows.after, rows.mixed, rows.step)
             rows.mixed[self._away] = rows.after[self._away]
         if self.spec.optimizer.reset:
             rows.reset_state(rows.mixed, self._exchanging(weights))
-        self._foreign = {}
+        self._foreign, self._messages = {}, {}
         check(rows.stop)
         return measured
 
@@ -144,7 +170,7 @@ class Mixer:
         compact = csr_array(
             (weights.data, columns, weights.indptr), shape=(weights.shape[0], len(rows))
         )
-        mix_ordered(rows, compact, mixed=layout.mixed, out=mixed, run=self.rows.threads.run)
+        mix_ordered(rows, compact, mixed=layout.mixed, out=mixed, run=self.rows.threads.map)
         mixed[:, layout.mixed :] = self.rows.after[:, layout.mixed :]
 
     def _mix_received(self, links: IntArray, weights: csr_array) -> FloatArray:
@@ -198,7 +224,7 @@ class Mixer:
                 radius=settings.radius,
             )
 
-        self.rows.threads.run(job, range(len(workers)))
+        list(self.rows.threads.map(job, range(len(workers))))
         mixed[:, layout.mixed :] = self.rows.after[:, layout.mixed :]
 
     def _exchanging(self, weights: csr_array) -> list[int]:
@@ -222,7 +248,39 @@ class Mixer:
 
     def _received(self, reader: int, sender: int) -> Tensor:
         """What a worker of this shard has of another's model after the transfer."""
-        return self.arrivals.received(reader, sender, self._sent(sender))
+        sent = self._message(reader, sender) if self._per_link else self._sent(sender)
+        return self.arrivals.received(reader, sender, sent)
+
+    def _message(self, reader: int, sender: int) -> Tensor:
+        """What a worker sends to this reader alone; of this shard or received."""
+        if (reader, sender) not in self._messages:
+            row, heard = self.rows.index[sender], self.arrivals.heard(sender, but=reader)
+            own = self.rows.after[row : row + 1]
+            message = send_to(self.spec.rule, self.layout, own, heard, self._step_of(row))
+            self._messages[reader, sender] = message
+        return self._messages[reader, sender]
+
+    def _receive_each(self, weights: csr_array) -> None:
+        """The new model of each worker, from the last messages of all that it has heard."""
+        rows, starts = self.rows, weights.indptr.tolist()
+        for row, worker in enumerate(rows.workers):
+            one, peers = (
+                slice(row, row + 1),
+                weights.indices[starts[row] : starts[row + 1]].tolist(),
+            )
+            receive_from(
+                self.spec.rule,
+                self.layout,
+                rows.models[one],
+                rows.after[one],
+                rows.mixed[one],
+                self.arrivals.heard(worker, [peer for peer in peers if peer != worker]),
+                self._step_of(row),
+            )
+
+    def _step_of(self, row: int) -> Step:
+        """What the rule knows of the round of one worker."""
+        return replace(self.rows.step, local_steps=self.rows.step.local_steps[row : row + 1])
 
     def _as_seen(self, peer: int, row: int) -> tuple[Tensor, Tensor]:
         """A peer's model as a worker scores it: what does not travel is the worker's own."""

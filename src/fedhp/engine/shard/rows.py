@@ -53,7 +53,7 @@ class Rows:
         """What the rule knows of a round; local_steps [n]."""
         steps = torch.tensor(local_steps, device=self.models.device).clamp(min=1)
         compress = partial(largest_of_rows, count=self.spec.topk)
-        return Step(round_index, rate, steps.float()[:, None], compress)
+        return Step(round_index, rate, steps.float()[:, None], compress, self.spec.all_workers)
 
     def own(self, worker: int) -> Tensor:
         """The trained model of a worker of this shard, the part that travels."""
@@ -70,8 +70,3 @@ class Rows:
             return
         models[list(rows), self.layout.state] = 0.0
         models[list(rows), flag] = 1.0
-
-    def advance(self) -> None:
-        """The mixed models become the models of the next round."""
-        self.models, self.mixed = self.mixed, self.models
-        self.counters, self.after_counters = self.after_counters, self.counters

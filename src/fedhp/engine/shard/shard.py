@@ -20,6 +20,7 @@ from fedhp.engine.shard.rows import Rows
 from fedhp.engine.shard.tester import Tester
 from fedhp.engine.shard.trainer import Trainer
 from fedhp.engine.shard.turns import ShardTurns
+from fedhp.exchange.mailbox import BOX_STATE
 from fedhp.learn.group_state import GROUP_STATE
 from fedhp.learn.mix import update_norms
 from fedhp.record.tensors import Arrays
@@ -42,12 +43,14 @@ class Shard:
         self.groups = Groups(self.rows, self.trainer) if spec.group_average else None
         self.tester = Tester(self.rows, self.turns, self.groups)
         parts = (self.trainer, self.mixer, self.turns, self.groups, self.tester)
-        self._parts = {type(part).__name__: part for part in parts}
+        self.parts: dict[str, Any] = {type(part).__name__: part for part in parts}
+        self.parts[Shard.__name__] = self
+        self._plain = spec.rule.is_plain()
 
     def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a method of a part by its qualified name, such as Mixer.exchange."""
         part, _, name = method.partition(".")
-        return getattr(self._parts.get(part, self), name)(*args, **kwargs)
+        return getattr(self.parts[part], name)(*args, **kwargs)
 
     def close(self) -> None:
         """Release the threads."""
@@ -56,10 +59,10 @@ class Shard:
     def train(
         self,
         local_steps: IntArray,
+        present: BoolArray | None = None,
         *,
         round_index: int,
         learning_rate: float,
-        present: BoolArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Every worker's local steps, from `models` into `after`: mean losses, update norms.
 
@@ -69,7 +72,7 @@ class Shard:
         self.mixer.begin(round_index)
         if self.groups is not None:
             self.groups.begin()
-        if not self.spec.rule.is_plain():
+        if not self._plain:
             steps = local_steps.tolist()
             rows.step = rows.step_of(steps, round_index=round_index, rate=learning_rate)
         rows.after.copy_(rows.models)
@@ -78,15 +81,19 @@ class Shard:
             local_steps, rows.after, round_index=round_index, rate=learning_rate, phase=0
         )
         norms = update_norms(rows.models, rows.after, rows.layout.trainable)
-        self.mixer.prepare(present)
+        if self.mixer.acts:
+            self.mixer.prepare(present)
         return loss, np.where(local_steps > 0, norms, np.nan)
 
     def advance(self) -> None:
         """The mixed models become the models of the next round."""
         if self.groups is not None:
             self.groups.state.commit()
-        self.mixer.arrivals.commit()
-        self.rows.advance()
+        if self.mixer.changes_models:
+            self.mixer.arrivals.commit()
+        rows = self.rows
+        rows.models, rows.mixed = rows.mixed, rows.models
+        rows.counters, rows.after_counters = rows.after_counters, rows.counters
 
     def state(self, *, in_flight: bool = False) -> Arrays:
         """Models and counters; for an asynchronous algorithm also what is in flight."""
@@ -95,7 +102,8 @@ class Shard:
         arrays: Arrays = {
             name: tensor.cpu().numpy() for name, tensor in targets.items() if name not in left_out
         }
-        return {**arrays, **self.mixer.arrivals.state()}
+        boxes = self.turns.state() if in_flight else {}
+        return {**arrays, **self.mixer.arrivals.state(), **boxes}
 
     def load(self, state: Arrays) -> None:
         """Take over a state."""
@@ -103,13 +111,14 @@ class Shard:
         if self.groups is not None:
             self.groups.state.give_up()
         self.mixer.arrivals.load(state, self.rows.models.device)
+        self.turns.load(state)
         for name, array in state.items():
-            if name not in PAIR_STATE:
+            if name not in (*PAIR_STATE, *BOX_STATE):
                 targets[name].copy_(torch.from_numpy(np.array(array)))
 
     def _targets(self) -> dict[str, Tensor]:
-        """What a state holds, by name, except the copies of topk."""
-        rows, turns = self.rows, self.turns
+        """What a state holds of every worker, by name."""
+        rows = self.rows
         targets = {
             "models": rows.models,
             "counters": rows.counters,
@@ -118,6 +127,4 @@ class Shard:
         }
         if self.groups is not None:
             targets.update({name: getattr(self.groups.state, name) for name in GROUP_STATE})
-        if turns.served is not None:
-            targets["served"] = turns.served
-        return targets
+        return {**targets, **self.turns.kept}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -14,10 +14,10 @@ from torch import Tensor
 from fedhp.engine.executor import Pending, PendingParts
 from fedhp.engine.prepare import ShardSpec
 from fedhp.learn.blocked import forward_of
+from fedhp.learn.mix import Map
 from fedhp.learn.params import Replica
 from fedhp.learn.task import initial_model
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -32,6 +32,8 @@ class ShardThreads:
             module = initial_model(spec.task, spec.seed).to(spec.device)
             self._replicas.put(Replica(module, spec.layout, forward_of(module, example)))
         self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+        # A job per item, results in their order; with one executor, in this thread.
+        self.map: Map = self._pool.map if self.count > 1 else map
 
     def close(self) -> None:
         """Release the threads."""
@@ -45,19 +47,6 @@ class ShardThreads:
             yield replica
         finally:
             self._replicas.put(replica)
-
-    def run(self, job: Callable[[int], T], order: Iterable[int]) -> dict[int, T]:
-        """A job per index, started in this order; with one executor, in this thread."""
-        order = list(order)
-        if self.count == 1:
-            return {index: job(index) for index in order}
-        return dict(zip(order, self._pool.map(job, order), strict=True))
-
-    def feed(self, job: Callable[[S], T], items: Iterable[S]) -> list[T]:
-        """A job per item; this thread makes the next item while the others work."""
-        if self.count == 1:
-            return [job(item) for item in items]
-        return list(self._pool.map(job, items))
 
     def start(self, jobs: list[Callable[[], list[T]]]) -> Pending[list[T]]:
         """Start jobs without waiting for them; the results are one list."""

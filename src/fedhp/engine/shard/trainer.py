@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -32,6 +33,13 @@ class Trainer:
     def __init__(self, rows: Rows) -> None:
         self.rows, self.spec = rows, rows.spec
         self._steers = rows.spec.rule.steers()
+        velocity = rows.layout.columns(VELOCITY)
+        self._velocity = 0 if velocity is None else velocity.start  # its first column
+        self._stack = rows.stack
+        if self._stack is not None:  # how many models it trains, and measures, at once
+            device = rows.models.device
+            self._stacked = self._stack.chunk(device, velocities=velocity is not None)
+            self._probed = self._stack.chunk(device)
 
     def train_round(
         self, local_steps: IntArray, target: Tensor, *, round_index: int, rate: float, phase: int
@@ -42,29 +50,32 @@ class Trainer:
             for row in np.argsort(-local_steps, kind="stable").tolist()
             if local_steps[row] > 0
         }
-        losses = self.train(trainings, target)
-        return np.array([losses.get(row, np.nan) for row in range(len(self.rows.workers))])
+        losses = np.full(len(local_steps), np.nan)
+        for row, loss in self.train(trainings, target).items():
+            losses[row] = loss
+        return losses
 
     def train(self, trainings: dict[int, LocalTraining], target: Tensor) -> dict[int, float]:
         """Train rows of `target` in place, those with most steps first. Mean losses by row."""
-        stack, threads = self.rows.stack, self.rows.threads
-        if stack is None:
+        threads = self.rows.threads
+        if self._stack is None:
             views = rows_of(target)
-            losses = threads.run(
+            jobs = threads.map(
                 lambda row: self._train_one(row, trainings[row], views[row]), trainings
             )
+            losses = dict(zip(trainings, jobs, strict=True))
         else:
-            moving = VELOCITY in self.spec.optimizer.state
-            size = stack.chunk(target.device, velocities=moving)
             rows = sorted(trainings, key=lambda row: (-trainings[row].steps, row))
-            count = -(-len(rows) // size) if rows else 0
-            # Dealt out like cards, so that every chunk has long and short trainings.
-            chunks = [rows[start::count] for start in range(count)]
-            parts = threads.feed(
-                lambda drawn: self._train_stacked(stack, drawn[0], trainings, drawn[1], target),
-                ((chunk, [self.batches(row, trainings[row]) for row in chunk]) for chunk in chunks),
+            count = -(-len(rows) // self._stacked)
+            # Dealt out like cards, so that every chunk has long and short trainings. This thread
+            # draws the batches of the next chunk while the others train.
+            drawn = (
+                [(row, self.batches(row, trainings[row])) for row in rows[start::count]]
+                for start in range(count)
             )
-            losses = {row: loss for part in parts for row, loss in part.items()}
+            losses = {}
+            for part in threads.map(partial(self._train_stacked, trainings, target), drawn):
+                losses.update(part)
         check(self.rows.stop)
         return losses
 
@@ -90,8 +101,8 @@ class Trainer:
     def estimate(self, chosen: Sequence[int], *, round_index: int) -> Estimates:
         """Smoothness, gradient variance and starting loss of the workers in these rows."""
         estimates: dict[int, Estimate] = {}
-        if chosen and self.rows.stack is not None:
-            estimates = self._estimate_stacked(self.rows.stack, list(chosen), round_index)
+        if chosen and self._stack is not None:
+            estimates = self._estimate_stacked(self._stack, list(chosen), round_index)
         elif chosen:
             estimates = self._estimate_each(list(chosen), round_index)
         missing = Estimate(np.nan, np.nan, np.nan)
@@ -104,7 +115,8 @@ class Trainer:
 
     def batches(self, row: int, training: LocalTraining) -> Tensor:
         """The batches of a worker's training, [steps, batch]."""
-        return self.rows.take(self._drawing(row, training)(training.steps))
+        indices = self._drawing(row, training)(training.steps)
+        return torch.from_numpy(indices).to(self.rows.models.device)
 
     def _train_one(
         self,
@@ -129,14 +141,12 @@ class Trainer:
                 optimizer=self.spec.optimizer,
                 augment=self._augmenter(row, training),
                 label_smoothing=self.spec.label_smoothing,
-                steer=self._steering([training]),
+                steer=self._steering([training]) if self._steers else None,
             )
 
-    def _steering(self, trainings: Sequence[LocalTraining]) -> Steer | None:
+    def _steering(self, trainings: Sequence[LocalTraining]) -> Steer:
         """The rule's gradient for the first of these trainings, as many as take a step."""
         rule, layout = self.spec.rule, self.spec.layout
-        if not self._steers:
-            return None
         first = trainings[0]  # in a round, all have the same key and rate
         steps = [training.steps for training in trainings]
         step = self.rows.step_of(steps, round_index=first.key, rate=first.learning_rate)
@@ -149,14 +159,14 @@ class Trainer:
 
     def _train_stacked(
         self,
-        stack: DenseStack,
-        rows: list[int],
         trainings: dict[int, LocalTraining],
-        batches: list[Tensor],
         target: Tensor,
+        drawn: list[tuple[int, Tensor]],
     ) -> dict[int, float]:
-        velocity = self.spec.layout.columns(VELOCITY)
-        losses = stack.train(
+        """The rows of a chunk with their batches."""
+        rows, batches = map(list, zip(*drawn, strict=True))
+        assert self._stack is not None
+        losses = self._stack.train(
             target,
             rows,
             self.rows.samples,
@@ -164,9 +174,9 @@ class Trainer:
             rates=torch.tensor([trainings[row].learning_rate for row in rows]),
             stop=self.rows.stop,
             optimizer=self.spec.optimizer,
-            velocity=0 if velocity is None else velocity.start,
+            velocity=self._velocity,
             label_smoothing=self.spec.label_smoothing,
-            steer=self._steering([trainings[row] for row in rows]),
+            steer=self._steering([trainings[row] for row in rows]) if self._steers else None,
         )
         return dict(zip(rows, losses.tolist(), strict=True))
 
@@ -199,10 +209,9 @@ class Trainer:
     ) -> dict[int, Estimate]:
         rows, estimates = self.rows, dict[int, Estimate]()
         trained = slice(self.spec.layout.trainable)
-        size = stack.chunk(rows.after.device)
-        for start in range(0, len(chosen), size):
+        for start in range(0, len(chosen), self._probed):
             check(rows.stop)
-            chunk = chosen[start : start + size]
+            chunk = chosen[start : start + self._probed]
             measured = stack.estimate(
                 rows.models[chunk, trained],
                 rows.after[chunk, trained],
@@ -228,7 +237,7 @@ class Trainer:
                     stop=rows.stop,
                 )
 
-        return rows.threads.run(job, chosen)
+        return dict(zip(chosen, rows.threads.map(job, chosen), strict=True))
 
     def _probe(self, row: int, round_index: int) -> Tensor:
         """Random minibatches of a worker's own samples, [PROBE_BATCHES, batch]."""

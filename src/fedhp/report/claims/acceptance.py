@@ -9,32 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedhp.report.claims.judging import (
-    Claim,
-    JudgedClaim,
-    Measure,
-    judge_claims,
-    on_set,
-    own_set,
-)
-from fedhp.report.claims.questions import (
-    AHEAD,
-    FASTER,
-    FIVE,
-    RIVALS,
-    STEPS_FIGURE,
-    TIME_SHARE,
-    WAITING_SHARE,
-    accuracy_peaks_inside,
-    against,
-    falls_least,
-    falls_with_skew,
-    reported,
-    time_falls_first,
-)
-from fedhp.report.claims.runs import (
-    SuiteRuns,
-)
+from fedhp.report.claims import questions as ask
+from fedhp.report.claims.judging import Claim, JudgedClaim, Measure, judge_claims, on_set, own_set
+from fedhp.report.claims.runs import SuiteRuns
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.suite import Suite
@@ -60,7 +37,6 @@ class Requirement:
     both_variants: bool = True  # FedHP takes part, so both of its deadline rules are reported
 
     def on(self, key: str, title: str) -> Claim:
-        """The claim about this data set."""
         judge = on_set(own_set(key), self.measure, both_variants=self.both_variants)
         text = f"{title}: {self.text}"
         return Claim(f"{self.id}-{key}", self.figure, text, self.bar, judge, data=title)
@@ -72,64 +48,64 @@ REQUIREMENTS = (
         "fig3",
         "IID, completion time to a common target, FedHP's share of D-PSGD's, PENS's and LD-SGD's",
         "at most 0.60, 0.60, below 1",
-        against(TIME_SHARE, TIME_SHARE_BARS, clear=True, need=SEEDS),
+        ask.against(ask.TIME_SHARE, TIME_SHARE_BARS, clear=True, need=SEEDS),
     ),
     Requirement(
         "b-accuracy",
         "fig5",
         "p = 0.8, final accuracy, FedHP above each rival",
         "above 0",
-        against(AHEAD, dict.fromkeys(RIVALS), skew=SKEWED, clear=True, need=SEEDS),
+        ask.against(ask.AHEAD, dict.fromkeys(ask.RIVALS), skew=SKEWED, clear=True, need=SEEDS),
     ),
     Requirement(
         "c-waiting",
         "fig7",
         "mean waiting time, FedHP's share of D-PSGD's and PENS's",
         "at most 0.25",
-        against(WAITING_SHARE, WAITING_SHARE_BARS, clear=True, need=SEEDS),
+        ask.against(ask.WAITING_SHARE, WAITING_SHARE_BARS, clear=True, need=SEEDS),
     ),
     Requirement(
         "d-falls",
         "fig6",
         "accuracy falls from IID to p = 0.8 for all five, and rises nowhere between",
         "below 0",
-        falls_with_skew(FIVE, need=SEEDS),
+        ask.falls_with_skew(ask.FIVE, need=SEEDS),
     ),
     Requirement(
         "d-least",
         "fig6",
         "accuracy falls least for FedHP (points less than the rival's fall)",
         "above 0",
-        falls_least(RIVALS, need=SEEDS),
+        ask.falls_least(ask.RIVALS, need=SEEDS),
     ),
     Requirement(
         "e-time",
         "fig3",
         "IID, completion time to a common target, AD-PSGD's (30 steps, 100 steps) / FedHP's",
         "",
-        reported(against(FASTER, {"adpsgd": None, TUNED: None})),
+        ask.reported(ask.against(ask.FASTER, {"adpsgd": None, TUNED: None})),
     ),
     Requirement(
         "e-final",
         "fig5",
         "p = 0.8, final accuracy, FedHP above AD-PSGD (30 steps, 100 steps)",
         "",
-        reported(against(AHEAD, {"adpsgd": None, TUNED: None}, skew=SKEWED)),
+        ask.reported(ask.against(ask.AHEAD, {"adpsgd": None, TUNED: None}, skew=SKEWED)),
     ),
     Requirement(
         "f-accuracy",
-        STEPS_FIGURE,
+        ask.STEPS_FIGURE,
         "accuracy rises and falls with the local steps: the peak is inside",
         "inside",
-        accuracy_peaks_inside(SEEDS),
+        ask.accuracy_peaks_inside(SEEDS),
         both_variants=False,
     ),
     Requirement(
         "f-time",
-        STEPS_FIGURE,
+        ask.STEPS_FIGURE,
         "completion time falls with the local steps, up to some number",
         "falls",
-        time_falls_first(SEEDS),
+        ask.time_falls_first(SEEDS),
         both_variants=False,
     ),
 )
@@ -144,6 +120,6 @@ def acceptance_verdicts(suite: Suite, runs: SuiteRuns) -> list[JudgedClaim]:
         for key, data_set in suite.sets.items()
         if requirement.figure in figures
         # Only its own runs can say anything about the number of steps.
-        and (requirement.figure != STEPS_FIGURE or key in figures[STEPS_FIGURE].sets)
+        and (requirement.figure != ask.STEPS_FIGURE or key in figures[ask.STEPS_FIGURE].sets)
     ]
     return judge_claims(claims, suite, runs)

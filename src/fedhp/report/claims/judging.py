@@ -49,17 +49,14 @@ class Verdict:
 
     @property
     def ours(self) -> str:
-        """Our values in one line."""
         return joined(*self.ours_lines)
 
     @property
     def opt(self) -> str:
-        """The values for the other deadline rule in one line."""
         return joined(*self.opt_lines)
 
     @property
     def why(self) -> str:
-        """The reasons in one line."""
         return joined(*self.reasons)
 
 
@@ -81,27 +78,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class JudgedClaim:
-    """A claim and its verdict."""
-
     claim: Claim
     verdict: Verdict
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         claim, verdict = self.claim, self.verdict
-        return {
-            "id": claim.id,
-            "figure": claim.figure,
-            "text": claim.text,
-            "paper": claim.paper,
-            "status": verdict.status,
-            "direction": verdict.direction,
-            "ours": verdict.ours,
-            "opt": verdict.opt,
-            "why": verdict.why,
-            "where": verdict.where,
-            "interval": verdict.interval.as_json() if verdict.interval else None,
-        }
+        said = {name: getattr(claim, name) for name in ("id", "figure", "text", "paper")}
+        found = ("status", "direction", "ours", "opt", "why", "where")
+        numbers = verdict.interval.as_json() if verdict.interval else None
+        return said | {name: getattr(verdict, name) for name in found} | {"interval": numbers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +110,6 @@ class ClaimAnswer:
 
     @property
     def why(self) -> str:
-        """The reasons in one line."""
         return joined(*self.reasons)
 
 
@@ -238,7 +222,6 @@ def _few_words(seeds: int) -> str:
 
 
 def seeds_needed(need: int, finished: int) -> str:
-    """Why there is no verdict."""
     return f"needs {count(need, 'seed')}, {finished} finished"
 
 
@@ -374,12 +357,10 @@ def set_for(name: str) -> ChooseSet:
 
 
 def own_set(key: str) -> ChooseSet:
-    """A data set of the suite by its key."""
     return lambda suite: suite.sets[key]
 
 
 def judge_claims(claims: Iterable[Claim], suite: Suite, runs: SuiteRuns) -> list[JudgedClaim]:
-    """Every claim with its verdict."""
     return [JudgedClaim(claim, claim.judge(runs, suite)) for claim in claims]
 
 
@@ -388,47 +369,33 @@ def count_words(judged_claims: Sequence[JudgedClaim]) -> str:
     verdicts = [judged.verdict for judged in judged_claims]
     counts = Counter(verdict.status for verdict in verdicts)
     same = sum(verdict.status == FAILS and verdict.direction == "same" for verdict in verdicts)
-    parts = [f"{counts[HOLDS]} of {len(verdicts)} hold"]
-    if counts[FAILS]:
-        parts.append(f"{counts[FAILS]} do not ({same} of these in the same direction)")
-    if counts[UNKNOWN]:
-        parts.append(f"{counts[UNKNOWN]} cannot be tested here")
-    if counts[REPORTED]:
-        parts.append(f"{counts[REPORTED]} only reported")
-    return "; ".join(parts) + "."
+    words = {
+        FAILS: f"do not ({same} of these in the same direction)",
+        UNKNOWN: "cannot be tested here",
+        REPORTED: "only reported",
+    }
+    parts = [f"{counts[status]} {text}" for status, text in words.items() if counts[status]]
+    return "; ".join([f"{counts[HOLDS]} of {len(verdicts)} hold", *parts]) + "."
 
 
 def verdict_rows(judged_claims: Sequence[JudgedClaim]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of a table, a row per claim."""
-    rows = []
-    for judged in judged_claims:
-        claim, verdict = judged.claim, judged.verdict
-        cells = [
-            claim.figure,
-            claim.text,
-            claim.paper,
-            verdict.status,
-            verdict.ours,
-            verdict.opt,
-            verdict.why,
-            verdict.where,
-        ]
-        rows.append([cell or MISSING for cell in cells])
-    return list(HEADER), rows
+    columns = ("figure", "text", "paper", "status", "ours", "opt", "why", "where")
+    objects = [judged.as_json() for judged in judged_claims]
+    return list(HEADER), [[row[name] or MISSING for name in columns] for row in objects]
 
 
 def claims_markdown(judged_claims: Sequence[JudgedClaim]) -> str:
     """A Markdown table with the count above it."""
     header, rows = verdict_rows(judged_claims)
     marked = [[f"**{c}**" if c in (HOLDS, FAILS) else c for c in row] for row in rows]
-    lines = [_line(header), "|" + "---|" * len(header), *(_line(row) for row in marked)]
-    return "\n".join([count_words(judged_claims), "", *lines]) + "\n"
+    lines = [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        for cells in (header, *marked)
+    ]
+    ruler = "|" + "---|" * len(header)
+    return "\n".join([count_words(judged_claims), "", lines[0], ruler, *lines[1:]]) + "\n"
 
 
 def claims_json(judged_claims: Sequence[JudgedClaim]) -> list[dict[str, Any]]:
-    """Plain values, one object per claim."""
     return [judged.as_json() for judged in judged_claims]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

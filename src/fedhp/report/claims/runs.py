@@ -35,11 +35,9 @@ class SuiteRuns:
     unfinished: tuple[PaperCell, ...] = ()
 
     def runs(self, data: str, label: str, *, skew: float) -> list[RunCurves]:
-        """The runs of one label, one per seed."""
         return list(self.by_key.get(_key(data, skew, label), ()))
 
     def by_seed(self, data: str, label: str, *, skew: float) -> dict[int, RunCurves]:
-        """The runs of one label, by seed."""
         return {run.summary.seed: run for run in self.runs(data, label, skew=skew)}
 
     def levels(self, data: str, label: str | None = None) -> list[float]:
@@ -98,7 +96,6 @@ class DataLevel:
 
     @property
     def name(self) -> str:
-        """The level in words."""
         return f"p = {self.skew:g}" + (" (IID)" if self.iid else "")
 
 
@@ -118,11 +115,9 @@ class Scale:
         return round(self.factor * value, self.decimals)
 
     def plain(self, value: float) -> str:
-        """The value without its unit."""
         return f"{self.factor * value:{'+' if self.signed else ''}.{self.decimals}f}"
 
     def text(self, value: float) -> str:
-        """The value with its unit."""
         return self.plain(value) + self.unit
 
 
@@ -145,38 +140,11 @@ class Sample:
     rising: bool = False  # accuracies of runs that had not converged
 
 
-def relative_decrease(first: float, second: float) -> float:
-    """By which share the first is below the second."""
-    return 1 - first / second
-
-
-def relative_increase(first: float, second: float) -> float:
-    """By which share the first is above the second."""
-    return first / second - 1
-
-
-def speedup(first: float, second: float) -> float:
-    """How many times the second is the first."""
-    return second / first
-
-
-def ratio(first: float, second: float) -> float:
-    """Which share of the second the first is."""
-    return first / second
-
-
-def difference(first: float, second: float) -> float:
-    """The first less the second."""
-    return first - second
-
-
 def final_accuracy(run: RunCurves) -> float | None:
-    """Test accuracy at the end (mean of the last evaluations)."""
     return run.summary.final_accuracy
 
 
 def waiting_time(run: RunCurves) -> float | None:
-    """Mean waiting time per round, s."""
     return run.summary.mean_waiting_time
 
 
@@ -210,7 +178,6 @@ def require_learning(runs: Iterable[RunCurves], targets: Sequence[float]) -> Non
 
 
 def paired_runs(runs: SuiteRuns, level: DataLevel, *, ours: str, theirs: str) -> Pairs:
-    """The runs of two labels by common seed."""
     first = runs.by_seed(level.data, ours, skew=level.skew)
     second = runs.by_seed(level.data, theirs, skew=level.skew)
     for label, by_seed in ((ours, first), (theirs, second)):

@@ -26,7 +26,9 @@ from fedhp.report.figures.style import (
     device_styles,
     grid_lines,
     legend_above,
+    line_options,
     line_styles,
+    marker,
     new_figure,
     paper_style,
     right_text,
@@ -56,7 +58,6 @@ ROOM = 1.6  # a whisker may widen the axis by this factor; longer ones end in an
 def save_comparison_figures(
     folders: Sequence[Path], out: Path, *, names: Mapping[str, str] | None = None
 ) -> list[Path]:
-    """Draw everything that compares these runs into a folder; returns the files."""
     comparison = read_comparison(folders, names=names)
     drawings: dict[str, Callable[[Comparison], Figure]] = {
         "overview": overview,
@@ -76,13 +77,11 @@ def save_comparison_figures(
 
 @paper_style()
 def accuracy_over_time(comparison: Comparison) -> Figure:
-    """Test accuracy (or the task's metric) against virtual time."""
     return _curve_figure(comparison, over_time)
 
 
 @paper_style()
 def accuracy_over_rounds(comparison: Comparison) -> Figure:
-    """Test accuracy (or the task's metric) against rounds."""
     return _curve_figure(comparison, over_rounds)
 
 
@@ -96,7 +95,6 @@ def _curve_figure(comparison: Comparison, draw: Callable[[Any, Comparison], None
 
 @paper_style()
 def time_to_target(comparison: Comparison) -> Figure:
-    """Virtual time to each target, one panel per target."""
     targets = comparison.targets
     figure = new_figure(
         COLUMN, len(targets) * (0.55 + _bar_height(comparison) * len(comparison.groups))
@@ -109,7 +107,6 @@ def time_to_target(comparison: Comparison) -> Figure:
 
 @paper_style()
 def waiting_time(comparison: Comparison) -> Figure:
-    """Mean waiting time of each algorithm."""
     figure = new_figure(COLUMN, 0.55 + _bar_height(comparison) * len(comparison.groups))
     waiting_bars(figure.subplots(), comparison)
     return figure
@@ -117,7 +114,6 @@ def waiting_time(comparison: Comparison) -> Figure:
 
 @paper_style()
 def local_steps(comparison: Comparison) -> Figure:
-    """Mean local steps of each algorithm, by device kind."""
     height = max(_bar_height(comparison), 0.1 * len(comparison.kinds))
     figure = new_figure(COLUMN, 0.85 + height * len(comparison.groups))
     handles = step_bars(figure.subplots(), comparison)
@@ -204,13 +200,11 @@ def _wrapped(name: str, letters: int) -> list[str]:
 
 
 def over_time(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:
-    """Test result against virtual time, targets marked."""
     _curves(axes, comparison, lambda run: run.clock, held=True, styles=styles)
     axes.set_xlabel("virtual time (s)")
 
 
 def over_rounds(axes: Any, comparison: Comparison) -> None:
-    """Test result against rounds, targets marked."""
     _curves(axes, comparison, lambda run: run.rounds, held=False)
     axes.set_xlabel("round")
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -221,15 +215,8 @@ def curve_handles(comparison: Comparison, *, styles: LineStyles | None = None) -
     from matplotlib.lines import Line2D
 
     chosen = _styles(comparison, styles)
-    return [
-        Line2D(
-            [],
-            [],
-            label="\n".join(_wrapped(group.name, LEGEND_LETTERS)),
-            **_line_options(chosen[group.label]),
-        )
-        for group in comparison.groups
-    ]
+    texts = {g.label: "\n".join(_wrapped(g.name, LEGEND_LETTERS)) for g in comparison.groups}
+    return [Line2D([], [], label=t, **line_options(chosen[label])) for label, t in texts.items()]
 
 
 def value_bars(
@@ -237,11 +224,11 @@ def value_bars(
     comparison: Comparison,
     value: Callable[[RunSummary], float | None],
     *,
-    missing: str = "no finished run",
-    share_reached: bool = False,
+    target: bool = False,
     styles: LineStyles | None = None,
 ) -> None:
-    """A horizontal bar per label with its interval and seeds, its number at the right."""
+    """A horizontal bar per label with its interval and seeds, its number at the right; of a
+    `target`, how many seeds reached it."""
     groups = comparison.groups
     chosen = _styles(comparison, styles)
     numbers = [group.numbers(value) for group in groups]
@@ -250,7 +237,7 @@ def value_bars(
     for row, (group, values) in enumerate(zip(groups, numbers, strict=True)):
         spread = interval(values)
         if spread is None:
-            text = missing if group.finished else "no finished run"
+            text = "not reached" if target and group.finished else "no finished run"
             axes.text(0.01 * limit, row, text, va="center", color=QUIET, style="italic")
             continue
         style = chosen[group.label]
@@ -258,10 +245,11 @@ def value_bars(
             row, spread.mean, height=0.62 if len(groups) > 3 else 0.45, color=style.color, zorder=2
         )
         _whisker(axes, row, spread, limit)
-        if spread.high is not None and spread.mean > 0:
-            _seed_dots(axes, row, values)
+        if spread.high is not None and spread.mean > 0:  # the seeds as dots
+            dots = marker("white", size=2.6)
+            axes.plot(values, np.full(len(values), row - 0.17), "o", **dots, zorder=4)
         text = with_spread(spread, decimals)
-        if share_reached and len(values) < len(group.finished):
+        if target and len(values) < len(group.finished):
             text = f"{fixed(spread.mean, decimals)} ({len(values)}/{len(group.finished)})"
         right_text(axes, row, text, gap=4)
     _rows(axes, [group.name for group in groups])
@@ -271,12 +259,7 @@ def value_bars(
 
 
 def target_bars(axes: Any, comparison: Comparison, target: str) -> None:
-    """Virtual time until a target is reached."""
-
-    def value(run: RunSummary) -> float | None:
-        return run.time_to_target.get(target)
-
-    value_bars(axes, comparison, value, missing="not reached", share_reached=True)
+    value_bars(axes, comparison, lambda run: run.time_to_target.get(target), target=True)
     axes.set_xlabel(f"virtual time to {_target_text(target, comparison.metric)} (s)")
 
 
@@ -293,37 +276,32 @@ def data_bars(axes: Any, comparison: Comparison, target: str) -> None:
         size = run.bytes_to_target.get(target)
         return None if size is None else size / unit
 
-    value_bars(axes, comparison, value, missing="not reached", share_reached=True)
+    value_bars(axes, comparison, value, target=True)
     axes.set_xlabel(f"sent to {_target_text(target, comparison.metric)} ({name})")
 
 
 def waiting_bars(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:
-    """Mean waiting time per round."""
     value_bars(axes, comparison, lambda run: run.mean_waiting_time, styles=styles)
     axes.set_xlabel("mean waiting time per round (s)")
 
 
 def step_bars(axes: Any, comparison: Comparison) -> list[Any]:
     """Mean local steps per round, by device kind. Returns the legend's handles."""
+    from matplotlib.patches import Patch
+
     kinds = comparison.kinds
     styles = device_styles(kinds)
     height = 0.78 / max(1, len(kinds))
+    edge: Any = {"edgecolor": INK, "linewidth": 0.4}
     handles = []
     for k, kind in enumerate(kinds):
         offset = (k - (len(kinds) - 1) / 2) * height
         for row, group in enumerate(comparison.groups):
             steps = [run.steps[kind] for run in group.finished if kind in run.steps]
             if steps:
-                axes.barh(
-                    row + offset,
-                    float(np.mean(steps)),
-                    height=height,
-                    color=styles[kind].color,
-                    edgecolor=INK,
-                    linewidth=0.4,
-                    zorder=2,
-                )
-        handles.append(_patch(styles[kind].color, kind))
+                bar = {"height": height, "color": styles[kind].color, "zorder": 2, **edge}
+                axes.barh(row + offset, float(np.mean(steps)), **bar)
+        handles.append(Patch(facecolor=styles[kind].color, label=kind, **edge))
     _rows(axes, [group.name for group in comparison.groups])
     axes.set_xlim(left=0)
     axes.set_xlabel("mean local steps per round")
@@ -339,7 +317,6 @@ def spread_note(comparison: Comparison) -> str:
 
 
 def most_telling_target(comparison: Comparison) -> str | None:
-    """The target that most algorithms reached, of these the highest."""
     return telling_target(run.summary for group in comparison.groups for run in group.runs)
 
 
@@ -354,37 +331,25 @@ def _curves(
     """One curve per label; `held` values stay until the next evaluation."""
     chosen = _styles(comparison, styles)
     scale = 100.0 if comparison.metric == ACCURACY else 1.0
+    drawstyle = "steps-post" if held else "default"
     shown = []
     for index, group in enumerate(comparison.groups):
         style = chosen[group.label]
+        line = line_options(style)
         curve = mean_curve(group.finished, x)
         if curve is not None:
             shown.append(scale * curve.mean)
-            axes.plot(
-                curve.x,
-                scale * curve.mean,
-                drawstyle="steps-post" if held else "default",
-                markevery=_marker_positions(len(curve.x), index),
-                markeredgecolor="white",
-                markeredgewidth=0.4,
-                **_line_options(style),
-            )
-            axes.fill_between(
-                curve.x,
-                scale * curve.low,
-                scale * curve.high,
-                step="post" if held else None,
-                color=style.color,
-                alpha=0.1,
-                linewidth=0,
-                zorder=1.5,
-            )
+            edge = {"markeredgecolor": "white", "markeredgewidth": 0.4}
+            edge["markevery"] = _marker_positions(len(curve.x), index)
+            axes.plot(curve.x, scale * curve.mean, drawstyle=drawstyle, **edge, **line)
+            band: Any = {"color": style.color, "alpha": 0.1, "linewidth": 0, "zorder": 1.5}
+            step = "post" if held else None
+            axes.fill_between(curve.x, scale * curve.low, scale * curve.high, step=step, **band)
         else:  # without a common time, as after a single test: every run by itself
             for run in (run for run in group.finished if run.values.size):
                 shown.append(scale * run.values)
-                options = {**_line_options(style), "linewidth": 0.7}
-                drawstyle = "steps-post" if held else "default"
-                axes.plot(x(run), scale * run.values, drawstyle=drawstyle, **options)
+                thin = {**line, "linewidth": 0.7}
+                axes.plot(x(run), scale * run.values, drawstyle=drawstyle, **thin)
         for run in group.unfinished:
             if run.values.size:
                 shown.append(scale * run.values)
@@ -449,22 +414,6 @@ def _target_text(target: str, metric: str) -> str:
     return name if metric == ACCURACY else f"{metric} {name}"
 
 
-def _line_options(style: LineStyle) -> dict[str, Any]:
-    return {
-        "color": style.color,
-        "linestyle": style.dashes,
-        "linewidth": style.width,
-        "marker": style.marker,
-        "zorder": style.order,
-    }
-
-
-def _patch(color: str, label: str) -> Any:
-    from matplotlib.patches import Patch
-
-    return Patch(facecolor=color, edgecolor=INK, linewidth=0.4, label=label)
-
-
 def _marker_positions(points: int, curve: int) -> tuple[int, int]:
     """First marker and step, shifted so that the curves' markers do not cover each other."""
     step = max(1, points // MARKERS_PER_CURVE)
@@ -489,19 +438,6 @@ def _whisker(axes: Any, row: int, spread: Interval, limit: float) -> None:
         axes.plot([low], [row], "|", color=INK, markersize=5, zorder=3)
     beyond = spread.high > limit
     axes.plot([high], [row], ">" if beyond else "|", color=INK, markersize=3.5 if beyond else 5)
-
-
-def _seed_dots(axes: Any, row: int, numbers: Sequence[float]) -> None:
-    axes.plot(
-        numbers,
-        np.full(len(numbers), row - 0.17),
-        "o",
-        markersize=2.6,
-        markerfacecolor="white",
-        markeredgecolor=INK,
-        markeredgewidth=0.5,
-        zorder=4,
-    )
 
 
 def _rows(axes: Any, names: Sequence[str]) -> None:

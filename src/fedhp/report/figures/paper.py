@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +23,7 @@ from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.judging import FILL, is_papers_own
 from fedhp.report.claims.paper import PEAK, QUICKEST, WAITING
 from fedhp.report.claims.questions import FEDHP, steps_of
-from fedhp.report.claims.runs import SuiteRuns, final_accuracy, time_to, waiting_time
+from fedhp.report.claims.runs import Number, SuiteRuns, final_accuracy, time_to, waiting_time
 from fedhp.report.figures.comparison import curve_handles, over_time, waiting_bars
 from fedhp.report.figures.style import (
     FAINT,
@@ -33,9 +34,12 @@ from fedhp.report.figures.style import (
     LineStyles,
     grid_lines,
     legend_above,
+    line_options,
     line_styles,
+    marker,
     new_figure,
     paper_style,
+    plain_log,
 )
 from fedhp.report.formatting import (
     ACCURACY,
@@ -63,19 +67,13 @@ MOST_TARGETS = 4  # in a panel
 GROUP_WIDTH = 0.76  # share of a group's place that its markers use
 WIDE_TIMES = 15.0  # times that differ by more than this factor need a logarithmic axis
 FAR = 3.0  # the paper's values may widen an axis by this factor, not more
-OPEN_MARKER: Any = {
-    "markersize": 4.5,
-    "markerfacecolor": "white",
-    "markeredgecolor": INK,
-    "markeredgewidth": 0.9,
-}
+OPEN_MARKER = marker("white", width=0.9, size=4.5)
+WHITE_EDGE: Any = {"markeredgecolor": "white", "markeredgewidth": 0.4}
 TARGET_MARKERS = ("o", "s", "^", "D")
 TARGET_SHADES = ("#9ecae1", "#4292c6", "#08519c", "#08306b")  # higher targets are darker
 
 
 class FigureText(BaseModel):
-    """What a figure's file says about it."""
-
     model_config = ConfigDict(frozen=True)
 
     title: str
@@ -84,7 +82,6 @@ class FigureText(BaseModel):
 
 
 def read_figure_texts(names: Iterable[str], folder: Path | None = None) -> dict[str, FigureText]:
-    """The texts of these figures, from the folder of the paper's files or another one."""
     files = folder or paper_folder()
     return {name: read_checked(FigureText, files / f"{name}.toml") for name in names}
 
@@ -101,8 +98,6 @@ class PaperDrawing:
 
 @dataclass(frozen=True, slots=True)
 class _FigureData:
-    """What the drawing of one figure needs."""
-
     figure: PaperFigure
     panels: tuple[DataPanel, ...]
     skews: tuple[float, ...]
@@ -190,7 +185,7 @@ def _targets(data: _FigureData) -> tuple[Figure, str, str]:
     def words(panel: DataPanel, label: str) -> str:
         runs = panel.runs(label, skew)
         for target in reversed(panel.data_set.targets):
-            reached = [time for run in runs if (time := time_to(run, target)) is not None]
+            reached = _numbers(runs, partial(time_to, target=target))
             if reached and len(reached) == len(runs):
                 return f"{target_name(target)} after {number(float(np.mean(reached)))} s"
         return "no target reached in every seed" if runs else ""
@@ -235,14 +230,16 @@ def _waiting(data: _FigureData) -> tuple[Figure, str, str]:
     _outer_labels(panel_axes, names=True)
     how = "Mean waiting time per round; whiskers: 95 % interval over the seeds; dots: single seeds"
     if marked:
-        figure.legend(handles=[paper_handle()], loc="outside lower center")
+        from matplotlib.lines import Line2D
+
+        options: Any = {"linestyle": "none", "marker": "D", **OPEN_MARKER}
+        handle = Line2D([], [], label="the paper's value", **options)
+        figure.legend(handles=[handle], loc="outside lower center")
         how += "; open diamonds: the paper's values, with its own models and devices"
     how += "." if fit else "; open triangles: the paper's value is beyond the axis."
 
     def words(panel: DataPanel, label: str) -> str:
-        waits = [
-            value for run in panel.runs(label, skew) if (value := waiting_time(run)) is not None
-        ]
+        waits = _numbers(panel.runs(label, skew), waiting_time)
         return f"{number(float(np.mean(waits)))} s" if waits else ""
 
     return figure, how, _alt_text(data, words)
@@ -301,15 +298,8 @@ def _set_title(axes: Any, panel: DataPanel, skews: Sequence[float], *, share: fl
         return True
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.text(
-        0.5,
-        0.5,
-        "no finished run",
-        transform=axes.transAxes,
-        ha="center",
-        color=QUIET,
-        style="italic",
-    )
+    options: Any = {"ha": "center", "color": QUIET, "style": "italic"}
+    axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, **options)
     return False
 
 
@@ -336,7 +326,6 @@ def _columns(data: _FigureData) -> int:
 def _alt_text(
     data: _FigureData, words: Callable[[DataPanel, str], str], *, named: bool = True
 ) -> str:
-    """The numbers of every panel in sentences."""
     sentences = []
     for panel in data.panels:
         texts = [
@@ -349,10 +338,8 @@ def _alt_text(
 
 
 def _final_words(panel: DataPanel, label: str, skew: float) -> str:
-    spread = [
-        value for run in panel.runs(label, skew) if (value := final_accuracy(run)) is not None
-    ]
-    return score(float(np.mean(spread))) if spread else ""
+    finals = _numbers(panel.runs(label, skew), final_accuracy)
+    return score(float(np.mean(finals))) if finals else ""
 
 
 def _final_tests(data: _FigureData) -> str:
@@ -411,7 +398,6 @@ class DataPanel:
     styles: LineStyles
 
     def runs(self, label: str, skew: float) -> list[RunCurves]:
-        """The finished runs of a label."""
         return self.all_runs.runs(self.data_set.key, label, skew=skew)
 
     def seeds(self, skews: Sequence[float]) -> list[int]:
@@ -473,7 +459,6 @@ def target_times(panel: DataPanel, skew: float) -> TargetTimes:
 def draw_targets(
     axes: Any, panel: DataPanel, target_times: TargetTimes, *, logarithmic: bool
 ) -> None:
-    """Completion time to each target, grouped by target."""
     targets, limit = target_times.targets, target_times.limit
     frame = (target_times.least / 2, limit) if logarithmic else (0.0, limit)
     for (index, column), (time, late) in target_times.times.items():
@@ -482,7 +467,9 @@ def draw_targets(
             axes, x, time, style=panel.styles[panel.labels[index]], late=late, frame=frame
         )
     if logarithmic:
-        _log_seconds(axes)
+        from matplotlib.ticker import LogLocator
+
+        plain_log(axes, "y", LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.set_xticks(range(len(targets)), [target_name(target) for target in targets])
     axes.set_xlim(-0.5, len(targets) - 0.5)
     axes.set_ylim(frame[0], limit * (1.15 if logarithmic else 1.06))
@@ -495,14 +482,13 @@ def draw_targets(
 
 
 def draw_skew(axes: Any, panel: DataPanel, *, skews: Sequence[float]) -> None:
-    """Final accuracy against the non-IID level p."""
     span = max(skews) - min(skews) or 1.0
     for index, label in enumerate(panel.labels):
         shift = 0.045 * span * _offset(index, len(panel.labels))
         points = [
             (p + shift, spread)
             for p in skews
-            if (spread := interval(_finals(panel.runs(label, p)))) is not None
+            if (spread := interval(_numbers(panel.runs(label, p), final_accuracy))) is not None
         ]
         _errorbars(axes, points, style=panel.styles[label])
     axes.set_xticks(list(skews), [f"{p:g}" for p in skews])
@@ -527,33 +513,18 @@ def draw_waiting(axes: Any, panel: DataPanel, *, skew: float, paper: Mapping[str
     limit = max(ours, min(1.06 * max(marks.values()), FAR * ours))
     axes.set_xlim(0, limit)
     for index, value in marks.items():
-        inside = value <= limit
-        axes.plot(
-            [min(value, limit)],
-            [index],
-            "D" if inside else ">",
-            **OPEN_MARKER,
-            clip_on=False,
-            zorder=6,
-        )
+        shape = "D" if value <= limit else ">"
+        axes.plot([min(value, limit)], [index], shape, **OPEN_MARKER, clip_on=False, zorder=6)
     return all(value <= limit for value in marks.values())
 
 
-def paper_handle() -> Any:
-    """The legend's entry of the paper's values."""
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], linestyle="none", marker="D", label="the paper's value", **OPEN_MARKER)
-
-
 def draw_steps_accuracy(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> None:
-    """Final accuracy against the number of local steps."""
     for base, labels in _labels_by_algorithm(panel.labels).items():
         style = paper_styles([base])[base]
         points = [
             (float(steps_of(label, panel.data_set)), spread)
             for label in labels
-            if (spread := interval(_finals(panel.runs(label, skew)))) is not None
+            if (spread := interval(_numbers(panel.runs(label, skew), final_accuracy))) is not None
         ]
         _errorbars(axes, sorted(points, key=lambda point: point[0]), style=style)
     _steps_axis(axes, panel, mark)
@@ -572,7 +543,7 @@ def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> l
             style = LineStyle(TARGET_SHADES[index], "-", TARGET_MARKERS[index])
             points = []
             for label, runs in known.items():
-                times = [time for run in runs if (time := time_to(run, target)) is not None]
+                times = _numbers(runs, partial(time_to, target=target))
                 spread = interval(times)
                 if spread is not None and len(times) == len(runs):
                     points.append((float(steps_of(label, panel.data_set)), spread))
@@ -599,8 +570,8 @@ def _target_time(runs: Sequence[RunCurves], target: float) -> tuple[Interval, bo
     return spread, None in times
 
 
-def _finals(runs: Sequence[RunCurves]) -> list[float]:
-    return [value for run in runs if (value := final_accuracy(run)) is not None]
+def _numbers(runs: Sequence[RunCurves], number: Number) -> list[float]:
+    return [value for run in runs if (value := number(run)) is not None]
 
 
 def _labels_by_algorithm(labels: Sequence[str]) -> dict[str, list[str]]:
@@ -627,39 +598,20 @@ def _draw_target_time(
 ) -> None:
     strong = style.width > 1.5
     top = min(spread.mean, frame[1])
-    axes.plot(
-        [x, x],
-        [frame[0], top],
-        color=style.color,
-        # On a logarithmic axis lengths mean nothing: only a thin line down to the group.
-        linewidth=0.8 if frame[0] else 3.0 if strong else 2.0,
-        alpha=0.35 if late else 1.0,
-        solid_capstyle="butt",
-        zorder=2,
-    )
+    # On a logarithmic axis lengths mean nothing: only a thin line down to the group.
+    line: Any = {"linewidth": 0.8 if frame[0] else 3.0 if strong else 2.0, "color": style.color}
+    line |= {"alpha": 0.35 if late else 1.0, "solid_capstyle": "butt"}
+    axes.plot([x, x], [frame[0], top], **line, zorder=2)
     if late:
-        axes.annotate(
-            "",
-            (x, top),
-            xytext=(0, 9),
-            textcoords="offset points",
-            arrowprops={"arrowstyle": "<-", "color": style.color, "shrinkA": 0, "shrinkB": 2},
-            annotation_clip=False,
-        )
+        arrow = {"arrowstyle": "<-", "color": style.color, "shrinkA": 0, "shrinkB": 2}
+        place: Any = {"xytext": (0, 9), "textcoords": "offset points", "annotation_clip": False}
+        axes.annotate("", (x, top), **place, arrowprops=arrow)
     elif spread.low is not None and spread.high is not None:
-        axes.plot(
-            [x, x], [max(frame[0], spread.low), spread.high], color=INK, linewidth=0.8, zorder=4
-        )
-    axes.plot(
-        [x],
-        [top],
-        style.marker,
-        markersize=5 if strong else 4,
-        markerfacecolor="white" if late else style.color,
-        markeredgecolor=style.color if late else "white",
-        markeredgewidth=0.9 if late else 0.4,
-        zorder=5,
-    )
+        ends = [max(frame[0], spread.low), spread.high]
+        axes.plot([x, x], ends, color=INK, linewidth=0.8, zorder=4)
+    face, edge, width = ("white", style.color, 0.9) if late else (style.color, "white", 0.4)
+    options = marker(face, edge=edge, width=width, size=5 if strong else 4)
+    axes.plot([x], [top], style.marker, **options, zorder=5)
 
 
 def _errorbars(
@@ -670,27 +622,22 @@ def _errorbars(
     name: str = "",
     scale: float = 100.0,
 ) -> Any:
-    means = np.array([scale * spread.mean for _, spread in points])
-    ends = [(spread.low, spread.high) for _, spread in points]
     reach = [
-        scale * (high - low) / 2 if low is not None and high is not None else 0.0
-        for low, high in ends
+        scale * (spread.high - spread.low) / 2
+        if spread.low is not None and spread.high is not None
+        else 0.0
+        for _, spread in points
     ]
     return axes.errorbar(
         [x for x, _ in points],
-        means,
+        np.array([scale * spread.mean for _, spread in points]),
         yerr=reach,
         label=name or None,
-        color=style.color,
-        linestyle=style.dashes,
-        linewidth=style.width,
-        marker=style.marker,
-        markeredgecolor="white",
-        markeredgewidth=0.4,
+        **line_options(style),
+        **WHITE_EDGE,
         elinewidth=0.8,
         capsize=1.8,
         capthick=0.8,
-        zorder=style.order,
     )
 
 
@@ -709,26 +656,8 @@ def _steps_axis(axes: Any, panel: DataPanel, mark: int) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(ticks, [str(tau) for tau in ticks])
     axes.axvline(mark, color=QUIET, linewidth=0.8, linestyle=":", zorder=1)
-    axes.annotate(
-        f"paper: τ = {mark}",
-        (mark, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(0, 2),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        color=QUIET,
-        fontsize=7,
-    )
+    place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    look: Any = {"ha": "center", "va": "bottom", "color": QUIET, "fontsize": 7}
+    axes.annotate(f"paper: τ = {mark}", (mark, 1), xytext=(0, 2), **place, **look)
     grid_lines(axes, "y")
     axes.set_xlabel("local steps τ")
-
-
-def _log_seconds(axes: Any) -> None:
-    """A logarithmic axis of times, with plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -34,8 +34,10 @@ from fedhp.report.figures.style import (
     DeviceStyle,
     device_styles,
     legend_above,
+    marker,
     new_figure,
     paper_style,
+    plain_log,
     save_figure,
 )
 from fedhp.report.formatting import count, label_name, number
@@ -63,6 +65,7 @@ WORKER_HEIGHT = 0.145  # inches
 MOST_ROWS, MOST_COLUMNS = 400, 600  # of a heat map: more than a page can show
 WIDE_RANGE = 4.0  # if the largest value is this many times the smallest, the axis is logarithmic
 BAR: dict[str, Any] = {"height": 0.74, "linewidth": 0, "zorder": 2}
+CENTERED: Any = {"ha": "center", "va": "center"}
 
 
 def save_run_figures(folder: Path, out: Path) -> list[Path]:
@@ -100,7 +103,6 @@ def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
 
 @paper_style()
 def timeline(run: RunReader, round_index: int | None = None) -> Figure:
-    """How every worker spent one round (the last, if none is named)."""
     index = check_round(run, round_index)
     devices, styles = run_devices(run)
     figure = new_figure(COLUMN, 1.0 + 0.15 * min(MOST_TIMELINE_ROWS, len(devices)))
@@ -159,7 +161,6 @@ def _transfers(
 
 
 def run_devices(run: RunReader) -> tuple[list[str], dict[str, DeviceStyle]]:
-    """Every worker's device, and how each kind is drawn, fastest first."""
     devices = list(run.meta("devices"))
     times = kind_means(run.array("workers", "step_time"), devices)
     return devices, device_styles(device_order(times, devices))
@@ -185,16 +186,10 @@ def draw_topology(
         _lines(axes, lines, x, y)
     _markers(axes, devices, styles, x, y, away=links.away)
     if len(devices) <= MOST_NUMBERED:
-        for worker in range(len(devices)):
-            axes.annotate(
-                str(worker),
-                (x[worker], y[worker]),
-                (1.17 * x[worker], 1.17 * y[worker]),
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color=QUIET if worker in links.away else INK,
-            )
+        for worker, (across, up) in enumerate(zip(x, y, strict=True)):
+            color = QUIET if worker in links.away else INK
+            ends = (across, up), (1.17 * across, 1.17 * up)
+            axes.annotate(str(worker), *ends, color=color, fontsize=6.5, **CENTERED)
     axes.set_xlim(-1.28, 1.28)
     axes.set_ylim(-1.55, 1.28)
     axes.set_aspect("equal")
@@ -205,11 +200,10 @@ def draw_topology(
     if len(lines) < links.total:
         which = "of them drawn" if len(links.pairs) == links.total else "slowest and fastest drawn"
         text += f"\n{len(lines)} {which}"
-    axes.text(0, -1.46, text, ha="center", va="center", fontsize=8)
+    axes.text(0, -1.46, text, fontsize=8, **CENTERED)
 
 
 def marker_size(workers: int) -> float:
-    """The area of a worker's marker: the more workers, the smaller."""
     return float(np.clip(900 / workers, 2, 110))
 
 
@@ -229,22 +223,12 @@ def _positions(
 def _arrows(
     axes: Any, lines: Sequence[tuple[int, int, float]], x: FloatArray, y: FloatArray, *, room: float
 ) -> None:
+    arrow = {"arrowstyle": "-|>,head_length=0.25,head_width=0.12", "mutation_scale": 12}
+    arrow |= {"color": QUIET, "shrinkA": 0, "shrinkB": room}
     for a, b, width in lines:
         # (receiver, sender): the arrow points the way the model travels.
-        axes.annotate(
-            "",
-            (x[a], y[a]),
-            (x[b], y[b]),
-            arrowprops={
-                "arrowstyle": "-|>,head_length=0.25,head_width=0.12",
-                "linewidth": width,
-                "color": QUIET,
-                "shrinkA": 0,
-                "shrinkB": room,
-                "mutation_scale": 12,
-            },
-            zorder=1,
-        )
+        ends = (x[a], y[a]), (x[b], y[b])
+        axes.annotate("", *ends, arrowprops={**arrow, "linewidth": width}, zorder=1)
 
 
 def _lines(
@@ -279,16 +263,8 @@ def _markers(
             (of_kind & ~gone, style.color, edge),
             (of_kind & gone, "white", FAINT),
         ):
-            axes.scatter(
-                x[rows],
-                y[rows],
-                s=size,
-                marker=style.marker,
-                facecolor=face,
-                edgecolor=line,
-                linewidth=min(0.6, size / 20),
-                zorder=3,
-            )
+            options = {"facecolor": face, "edgecolor": line, "linewidth": min(0.6, size / 20)}
+            axes.scatter(x[rows], y[rows], s=size, marker=style.marker, **options, zorder=3)
 
 
 def crowd_scale(links: Sequence[RoundLinks]) -> float:
@@ -303,20 +279,10 @@ def topology_handles(
     """The legend: device kinds, and the widths of the slowest and the fastest link drawn."""
     from matplotlib.lines import Line2D
 
-    handles: list[Any] = [
-        Line2D(
-            [],
-            [],
-            linestyle="",
-            marker=style.marker,
-            markerfacecolor=style.color,
-            markeredgecolor=INK,
-            markeredgewidth=0.6,
-            markersize=6,
-            label=kind,
-        )
-        for kind, style in styles.items()
-    ]
+    handles: list[Any] = []
+    for kind, style in styles.items():
+        options = {"linestyle": "", **marker(style.color, width=0.6, size=6)}
+        handles.append(Line2D([], [], marker=style.marker, label=kind, **options))
     speeds = speeds[np.isfinite(speeds)]
     if speeds.size:
         unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
@@ -366,6 +332,7 @@ def _draw_round(
 
     table = run.table("workers", round_index=round_index)
     transfers, overlapped = transfer_times(run, table), overlaps(run, round_index)
+    hatched: Any = {"edgecolor": FAINT, "hatch": "////"}
     # Both go on at the same time: one above the other, in the same row.
     bar, lift = (BAR, 0.0) if not overlapped else ({**BAR, "height": BAR["height"] / 2}, 0.185)
     for row, worker in enumerate(rows):
@@ -377,20 +344,10 @@ def _draw_round(
         axes.barh(row + lift, transfer, left=0 if overlapped else compute, color=ORANGE, **bar)
         wait = table["waiting_time"][worker]
         if wait > 0:
-            axes.barh(
-                row,
-                wait,
-                left=table["worker_time"][worker],
-                color="white",
-                edgecolor=FAINT,
-                hatch="////",
-                **BAR,
-            )
+            axes.barh(row, wait, left=table["worker_time"][worker], color="white", **hatched, **BAR)
     handles = _part_handles()
     if any(table["waiting_time"][worker] for worker in rows):
-        handles.append(
-            Patch(facecolor="#f3f3f3", edgecolor=FAINT, linewidth=0, hatch="////", label="wait")
-        )
+        handles.append(Patch(facecolor="#f3f3f3", linewidth=0, label="wait", **hatched))
     facts = run.table("facts", round_index=round_index)
     known = dict(zip(facts["name"], facts["value"], strict=True))
     planned = known.get("deadline")
@@ -407,19 +364,9 @@ def _draw_round(
         (pace.last_worker, "finished last", INK, 3.5),
     ):
         if marked is not None and marked in rows and table["worker_time"][marked] is not None:
-            mark = Line2D(
-                [table["worker_time"][marked]],
-                [rows.index(marked)],
-                linestyle="",
-                marker="o",
-                markersize=size,
-                markerfacecolor=face,
-                markeredgecolor=INK,
-                markeredgewidth=0.8,
-                clip_on=False,
-                zorder=5,
-                label=name,
-            )
+            options = {"linestyle": "", "marker": "o", **marker(face, width=0.8, size=size)}
+            at = [table["worker_time"][marked]], [rows.index(marked)]
+            mark = Line2D(*at, clip_on=False, zorder=5, label=name, **options)
             axes.add_line(mark)
             handles.append(mark)
     return handles, f"time in round {round_index} (s)"
@@ -450,13 +397,9 @@ def _draw_turns(
     axes.axvspan(window.began, window.ended, color=AWAY_COLOR, linewidth=0, zorder=0)
     axes.set_xlim(window.left, window.right)
     if not window.recorded:
-        axes.text(
-            *((window.left + window.right) / 2, (len(rows) - 1) / 2),
-            "when turns began is not on record",
-            ha="center",
-            color=QUIET,
-            style="italic",
-        )
+        middle = (window.left + window.right) / 2, (len(rows) - 1) / 2
+        text = "when turns began is not on record"
+        axes.text(*middle, text, ha="center", color=QUIET, style="italic")
     line = Line2D([], [], color=INK, linewidth=0.5, marker=7, ms=2, label="averages with")
     return [*_part_handles(), line], f"virtual time (s), round {round_index} in grey"
 
@@ -464,10 +407,8 @@ def _draw_turns(
 def _part_handles() -> list[Any]:
     from matplotlib.patches import Patch
 
-    return [
-        Patch(facecolor=BLUE, label="compute"),
-        Patch(facecolor=ORANGE, label="communicate"),
-    ]
+    parts = {"compute": BLUE, "communicate": ORANGE}
+    return [Patch(facecolor=color, label=name) for name, color in parts.items()]
 
 
 def timeline_rows(devices: Sequence[str], order: Sequence[str]) -> list[int]:
@@ -493,7 +434,6 @@ class WorkerRows:
 
 
 def read_worker_rows(run: RunReader) -> WorkerRows:
-    """The workers of a run, ordered for heat maps."""
     devices, styles = run_devices(run)
     workers = WorkerRows(devices, styles, [], run.array("workers", "step_time"))
     rank = {kind: index for index, kind in enumerate(styles)}
@@ -508,7 +448,6 @@ def read_worker_rows(run: RunReader) -> WorkerRows:
 
 
 def finite(values: FloatArray) -> FloatArray:
-    """The values that are numbers."""
     return values[np.isfinite(values)]
 
 
@@ -554,7 +493,6 @@ def world(run: RunReader) -> Figure:
 
 @paper_style()
 def step_map(run: RunReader) -> Figure:
-    """The local steps of every worker in every round."""
     workers, steps = read_worker_rows(run), local_steps_of(run)
     figure = new_figure(PAGE, 0.6 + WORKER_HEIGHT * _height_rows(workers))
     axes: Any = figure.subplots()
@@ -647,16 +585,9 @@ def _step_times(axes: Any, workers: WorkerRows) -> None:
         means[worker] = float(known.mean())
         low, high = np.quantile(known, (0.05, 0.95))
         axes.plot([low, high], [row, row], color=INK, linewidth=0.8, zorder=2)
-        axes.plot(
-            [means[worker]],
-            [row],
-            style.marker,
-            markersize=4.5 if len(workers.rows) <= MOST_NUMBERED else 2.5,
-            markerfacecolor=style.color,
-            markeredgecolor=INK,
-            markeredgewidth=0.5,
-            zorder=3,
-        )
+        size = 4.5 if len(workers.rows) <= MOST_NUMBERED else 2.5
+        options = marker(style.color, size=size)
+        axes.plot([means[worker]], [row], style.marker, **options, zorder=3)
     _name_rows(axes, workers)
     axes.grid(axis="x", color=AWAY_COLOR, linewidth=0.5, zorder=0)
     axes.set_xlabel("time per local step (s)")
@@ -668,14 +599,11 @@ def _step_times(axes: Any, workers: WorkerRows) -> None:
 
 def _logarithmic(axes: Any, low: float, high: float) -> None:
     """Ticks at 1 and 3 of every power of ten, written plainly."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator
 
-    axes.set_xscale("log")
-    axes.set_xlim(0.75 * low, 1.35 * high)
     powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
-    axes.xaxis.set_major_locator(FixedLocator([d * 10.0**p for p in powers for d in (1, 3)]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_log(axes, "x", FixedLocator([d * 10.0**p for p in powers for d in (1, 3)]))
+    axes.set_xlim(0.75 * low, 1.35 * high)
 
 
 def _heat_map(
@@ -685,14 +613,9 @@ def _heat_map(
     columns = spread_evenly(len(values), MOST_COLUMNS)
     sides = np.append(edges[columns], edges[-1])
     grid = np.ma.masked_invalid(values[np.ix_(columns, workers.rows)].T)
-    heat = axes.pcolormesh(
-        sides,
-        np.arange(len(workers.rows) + 1) - 0.5,
-        grid,
-        cmap=COLORMAP,
-        rasterized=True,  # a map of paths would be megabytes
-        linewidth=0,
-    )
+    rows = np.arange(len(workers.rows) + 1) - 0.5
+    # A map of paths would be megabytes.
+    heat = axes.pcolormesh(sides, rows, grid, cmap=COLORMAP, rasterized=True, linewidth=0)
     axes.set_facecolor(AWAY_COLOR)
     axes.set_xlim(sides[0], sides[-1])
     axes.set_ylim(len(workers.rows) - 0.5, -0.5)

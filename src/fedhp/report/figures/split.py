@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,17 +21,12 @@ def plot_split(
 
     workers = len(sizes)
     figure = Figure(figsize=(10, min(4 + workers / 8, 24)), layout="constrained")
-    panels = figure.subplots(
-        1,
-        1 if counts is None else 2,
-        sharey=True,
-        squeeze=False,
-        width_ratios=None if counts is None else (3, 1),
-    )[0]
+    widths = (1,) if counts is None else (3, 1)
+    grid: Any = {"sharey": True, "squeeze": False, "width_ratios": widths}
+    panels = figure.subplots(1, len(widths), **grid)[0]
     if counts is not None:
-        image = panels[0].imshow(
-            counts, aspect="auto", cmap="viridis", interpolation="nearest", vmin=0
-        )
+        look: Any = {"aspect": "auto", "cmap": "viridis", "interpolation": "nearest"}
+        image = panels[0].imshow(counts, vmin=0, **look)
         figure.colorbar(image, ax=panels[0], label="samples", location="left", pad=0.12)
         panels[0].set_xlabel("class")
         if names and len(names) <= 30:

@@ -68,8 +68,6 @@ RC: Any = {
 
 @dataclass(frozen=True, slots=True)
 class LineStyle:
-    """How one label is drawn."""
-
     color: str
     dashes: Dashes
     marker: str
@@ -88,7 +86,6 @@ HUES = (ORANGE, GREEN, PURPLE, BLACK, SKY, VERMILLION, OLIVE, WINE, BLUE, BROWN,
 
 
 def known_style(name: str) -> LineStyle | None:
-    """How a built-in algorithm without settings is drawn; None: it is none."""
     known = about(name)
     if known is None:
         return None
@@ -150,8 +147,6 @@ def _blend(color: str, share: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStyle:
-    """How one kind of device is drawn."""
-
     color: str
     marker: str
 
@@ -165,9 +160,7 @@ def device_styles(kinds: Sequence[str]) -> dict[str, DeviceStyle]:
     shapes = ("o", "s", "^", "D", "v", "P", "X", "h")
     last = max(1, len(kinds) - 1)
     return {
-        kind: DeviceStyle(
-            color=to_hex(ramp(0.92 - 0.72 * rank / last)), marker=shapes[rank % len(shapes)]
-        )
+        kind: DeviceStyle(to_hex(ramp(0.92 - 0.72 * rank / last)), shapes[rank % len(shapes)])
         for rank, kind in enumerate(kinds)
     }
 
@@ -193,8 +186,31 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> None:
-    """A legend above all panels."""
     figure.legend(handles=list(handles), loc="outside upper center", ncols=columns)
+
+
+def marker(face: str, *, edge: str = INK, width: float = 0.5, size: float) -> dict[str, Any]:
+    """The settings of a marker with an edge."""
+    names = ("markerfacecolor", "markeredgecolor", "markeredgewidth", "markersize")
+    return dict(zip(names, (face, edge, width, size), strict=True))
+
+
+def line_options(style: LineStyle) -> dict[str, Any]:
+    """The settings of a label's line."""
+    names = ("color", "linestyle", "linewidth", "marker", "zorder")
+    values = (style.color, style.dashes, style.width, style.marker, style.order)
+    return dict(zip(names, values, strict=True))
+
+
+def plain_log(axes: Any, letter: str, locator: Any) -> None:
+    """A logarithmic axis (x or y) with plain numbers, and ticks where the locator has them."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    axis = axes.xaxis if letter == "x" else axes.yaxis
+    axes.set(**{f"{letter}scale": "log"})
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def grid_lines(axes: Any, axis: str) -> None:
@@ -204,17 +220,9 @@ def grid_lines(axes: Any, axis: str) -> None:
 
 
 def right_text(axes: Any, y: float, text: str, *, gap: float, color: str = INK) -> None:
-    """A text right of the axes, at this value of y."""
-    axes.annotate(
-        text,
-        (1, y),
-        xycoords=("axes fraction", "data"),
-        xytext=(gap, 0),
-        textcoords="offset points",
-        va="center",
-        color=color,
-        fontsize=7,
-    )
+    place: Any = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    look: Any = {"va": "center", "color": color, "fontsize": 7}
+    axes.annotate(text, (1, y), xytext=(gap, 0), **place, **look)
 
 
 @paper_style()

@@ -20,6 +20,7 @@ from fedhp.report.figures.style import (
     PAGE,
     grid_lines,
     legend_above,
+    line_options,
     line_styles,
     new_figure,
     paper_style,
@@ -45,13 +46,8 @@ def save_sweep(result: SweepResult, folder: Path, *, figures: bool = True) -> Pa
             write_file(folder / "sweep.json", numbers.encode())
             write_file(folder / "sweep.md", sweep_markdown(result).encode())
         if figures and any(combination.finished for combination in result.combinations):
-            return save_sweep_figure(result, folder / "figures")[0]
+            return save_figure(sweep_figure(result), folder / "figures", "sweep")[0]
     return None
-
-
-def save_sweep_figure(result: SweepResult, out: Path) -> list[Path]:
-    """Draw the sweep into a folder; returns the files."""
-    return save_figure(sweep_figure(result), out, "sweep")
 
 
 @paper_style()
@@ -135,19 +131,10 @@ def _draw_lines(
         x = np.array([x for x, _ in known])
         y = np.array([spread.mean for _, spread in known])
         style = styles[name]
-        (line,) = axes.plot(
-            x,
-            y,
-            color=style.color,
-            linestyle=style.dashes,
-            marker=style.marker,
-            linewidth=style.width,
-            label=name,
-        )
-        handles.append(line)
-        axes.errorbar(
-            x, y, yerr=_reach(known), fmt="none", ecolor=style.color, elinewidth=0.8, capsize=2
-        )
+        options = {**line_options(style), "zorder": 2}
+        handles += axes.plot(x, y, **options, label=name)
+        whiskers: Any = {"fmt": "none", "ecolor": style.color, "elinewidth": 0.8, "capsize": 2}
+        axes.errorbar(x, y, yerr=_reach(known), **whiskers)
     if min(numbers) > 0 and max(numbers) >= LOGARITHMIC * min(numbers):
         axes.set_xscale("log")
     ticks = sorted(set(numbers))

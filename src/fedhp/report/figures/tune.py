@@ -22,6 +22,7 @@ from fedhp.report.figures.style import (
     LineStyle,
     grid_lines,
     line_styles,
+    marker,
     new_figure,
     paper_style,
     save_figure,
@@ -67,8 +68,6 @@ FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One of the two numbers of a panel."""
-
     name: str
     of: Quantity
     sign: int = 1  # 1: less is better, -1: more is
@@ -77,8 +76,6 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Settings in a panel."""
-
     label: str
     x: Interval
     y: Interval
@@ -102,10 +99,9 @@ def tune_figure(result: TuneResult) -> Figure:
     panels = _panels(result)
     labels = [algorithm.label for algorithm in result.found.tuning.algorithms]
     styles = _styles(labels)
-    handles = _algorithm_handles(result, styles)
-    columns = max(
-        1, min(len(handles), ROOM_FOR_NAMES // max(len(n) for n in result.names.values()))
-    )
+    handles = [_handle(result.names[label], s, FORMS["tuned"]) for label, s in styles.items()]
+    longest = max(len(name) for name in result.names.values())
+    columns = max(1, min(len(handles), ROOM_FOR_NAMES // longest))
     rows = -(-len(handles) // columns)
     figure = new_figure(PAGE, 2.9 + 0.17 * rows)
     for axes, (x, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -131,7 +127,10 @@ def _panels(result: TuneResult) -> list[tuple[Axis, Axis]]:
     name = "final accuracy (%)" if metric == ACCURACY else f"final {metric}"
     final = Axis(name, _percent if metric == ACCURACY else final_result, -1)
     if result.target is None:
-        return [(Axis("data sent", _bytes_sent, write=_size), final)]
+        all_sent = Axis(
+            "data sent", lambda m: interval([run.bytes_sent for run in m.runs]), write=_size
+        )
+        return [(all_sent, final)]
     goal = target_name(result.target, metric)
     time = Axis(f"time to {goal} (s)", time_to_target)
     sent = Axis(f"data sent until {goal}", sent_to_target, write=_size)
@@ -145,10 +144,6 @@ def _size(value: float) -> str:
 
 def _percent(measured: SeededRuns) -> Interval | None:
     return interval([100 * value for value in measured.finals])
-
-
-def _bytes_sent(measured: SeededRuns) -> Interval | None:
-    return interval([run.bytes_sent for run in measured.runs])
 
 
 def _draw(axes: Any, result: TuneResult, styles: dict[str, LineStyle], x: Axis, y: Axis) -> None:
@@ -269,48 +264,26 @@ def _draw_missed(axes: Any, style: LineStyle, final: float, form: Form) -> None:
     """In the margin right of the panel; an arrow if it lies below."""
     bottom = axes.get_ylim()[0]
     below = {"marker": 7} if final < bottom else {}  # a caret whose tip is at the point
-    axes.plot(
-        1.02,
-        max(final, bottom),
-        **{**_marker(style, form), **below},
-        transform=axes.get_yaxis_transform(),
-        clip_on=False,
-    )
+    options = {**_marker(style, form), **below, "transform": axes.get_yaxis_transform()}
+    axes.plot(1.02, max(final, bottom), **options, clip_on=False)
 
 
 def _draw_compared(axes: Any, style: LineStyle, point: Point, *, tuned: bool) -> None:
     across, up = (
-        0.0 if spread.high is None else spread.high - spread.mean for spread in (point.x, point.y)
+        [0.0 if spread.high is None else spread.high - spread.mean] for spread in (point.x, point.y)
     )
-    axes.errorbar(
-        point.x.mean,
-        point.y.mean,
-        xerr=[across],
-        yerr=[up],
-        **_marker(style, FORMS["tuned" if tuned else "default"]),
-        elinewidth=1.2 if tuned else 0.7,
-        capsize=2.5,
-    )
+    options = _marker(style, FORMS["tuned" if tuned else "default"])
+    options |= {"elinewidth": 1.2 if tuned else 0.7, "capsize": 2.5}
+    axes.errorbar(point.x.mean, point.y.mean, xerr=across, yerr=up, **options)
 
 
 def _marker(style: LineStyle, form: Form) -> dict[str, Any]:
-    """How settings of an algorithm are drawn."""
-    return {
-        "color": style.color,
-        "marker": style.marker,
-        "linestyle": "none",
-        # A star needs more room to look as large.
-        "markersize": form.size * (1.5 if style.marker == "*" else 1.0),
-        "markerfacecolor": "white" if form.hollow else style.color,
-        "markeredgecolor": style.color if form.hollow else "white",
-        "markeredgewidth": 0.9 if form.hollow else 0.5,
-        "alpha": form.alpha,
-        "zorder": form.order,
-    }
-
-
-def _algorithm_handles(result: TuneResult, styles: dict[str, LineStyle]) -> list[Any]:
-    return [_handle(result.names[label], s, FORMS["tuned"]) for label, s in styles.items()]
+    size = form.size * (1.5 if style.marker == "*" else 1.0)  # a star needs more room
+    edged = marker(style.color, edge="white", size=size)
+    if form.hollow:
+        edged = marker("white", edge=style.color, width=0.9, size=size)
+    shape = {"color": style.color, "marker": style.marker, "linestyle": "none"}
+    return {**shape, **edged, "alpha": form.alpha, "zorder": form.order}
 
 
 def _form_handles() -> list[Any]:

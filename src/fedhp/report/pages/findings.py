@@ -148,7 +148,6 @@ def _speed_words(workers: WorkerRows) -> str:
 
 
 def topology_words(run: RunReader) -> str:
-    """How many links were in use, over all rounds."""
     rounds = run.table("rounds")
     used = rounds["links"]
     what = "transfer" if any(rounds["directed"]) else "link"
@@ -206,5 +205,4 @@ def step_words(run: RunReader) -> str:
 
 
 def some_away(run: RunReader) -> bool:
-    """Whether a worker was away in some round."""
     return bool(np.isnan(local_steps_of(run)).any())

@@ -188,6 +188,7 @@ class PageFigures:
         """`drawn` is called with the number of figures so far after each of them."""
         self._word, self._drawn = word, drawn
         self._folder = folder
+        self.suffix = ""  # of the names of the figures from now on
         self._uses: dict[str, int] = {}  # of each plain name
         self._shown = 0
         self.names: dict[str, str] = {}  # the figure's name in the page, by file name
@@ -196,7 +197,7 @@ class PageFigures:
     def show(self, figure: Figure, *, name: str, caption: str, alt: str) -> str:
         """A figure for the page, as HTML with its number."""
         self._shown += 1
-        name = self._unique(name)
+        name = self._unique(name + self.suffix)
         self.names[name] = f"{self._word} {self._shown}"
         svg = self._svg(figure, name)
         return svg_html(svg, name=name, caption=f"{self.names[name]}. {caption}", alt=alt)
@@ -204,7 +205,7 @@ class PageFigures:
     def save_only(self, figure: Figure, *, name: str) -> None:
         """A figure that is only saved: the page shows the same in another form."""
         if self._folder is not None:
-            name = self._unique(name)
+            name = self._unique(name + self.suffix)
             self.names[name] = "not in the page"
             self._svg(figure, name)
 

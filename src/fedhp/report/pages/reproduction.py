@@ -74,7 +74,6 @@ class Reproduction:
     acceptance: list[JudgedClaim]
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "report": str(self.page),
             "paper": claims_json(self.paper),
@@ -206,7 +205,6 @@ def _claim_table(judged_claims: Sequence[JudgedClaim]) -> str:
 
 
 def _setting_section(suite: Suite, suite_runs: SuiteRuns) -> Section:
-    """What was run, and what was reduced compared with the paper."""
     rows = []
     for data_set in suite.sets.values():
         runs = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from html import escape
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from fedhp.report.figures.run import (
     world,
 )
 from fedhp.report.formatting import (
+    MISSING,
     count,
     data_size,
     final_meaning,
@@ -73,7 +75,7 @@ from fedhp.report.pages.page import (
     table_html,
     text_html,
 )
-from fedhp.report.paired import comparison_pairs, measure_words, number_words
+from fedhp.report.paired import comparison_pairs, pair_cells
 from fedhp.report.rounds import check_round, read_round, selection_note
 from fedhp.report.tables import comparison_grid, spread_evenly
 
@@ -175,28 +177,28 @@ def _sections(
 def _batch_sections(
     batch: Batch, comparison: Comparison, figures: PageFigures, *, index: int
 ) -> list[Section]:
-    """The sections of one batch; `index` makes the anchors of several batches unique."""
+    """The sections of one batch; `index` makes the names of several batches unique."""
     runs = batch.representative_runs()
+    figures.suffix = f"-{index + 1}" if index else ""
     result = "Comparison" if len(batch.runs) > 1 else "Result"
+
+    def per_label(draw: Callable[[RunEntry, PageFigures], str]) -> str:
+        return _folded([(run.title, draw(run, figures)) for run in runs])
+
     bodies: dict[str, tuple[str, str]] = {
-        "result": (result, _result(comparison, figures, index) + _behind(runs)),
-        "world": ("Devices and links", _world(runs[0], figures, index)),
-        "topology": ("Topology", _per_label(runs, _topology, figures, index)),
-        "round": ("Time in a round", _rounds(runs, figures, index)),
-        "steps": ("Local steps", _per_label(runs, _steps, figures, index)),
+        "result": (result, _result(comparison, figures) + _behind(runs)),
+        "world": ("Devices and links", _world(runs[0], figures)),
+        "topology": ("Topology", per_label(_topology)),
+        "round": ("Time in a round", _rounds(runs, figures)),
+        "steps": ("Local steps", per_label(_steps)),
         "decisions": ("Decisions and reasons", _decisions(runs)),
         "settings": ("Settings and runs", _settings(batch, comparison)),
     }
-    suffix = f": {batch.name}" if batch.name else ""
+    name = f": {batch.name}" if batch.name else ""
     return [
-        Section(title + suffix, _numbered(anchor, index), body)
+        Section(title + name, anchor + figures.suffix, body)
         for anchor, (title, body) in bodies.items()
     ]
-
-
-def _numbered(name: str, index: int) -> str:
-    """A name that the other batches do not have."""
-    return f"{name}-{index + 1}" if index else name
 
 
 def _title(batches: Sequence[Batch]) -> str:
@@ -234,7 +236,6 @@ def _range(values: Sequence[int]) -> str:
 
 
 def _behind(entries: Sequence[RunEntry]) -> str:
-    """Which workers do not learn, run by run."""
     sentences = []
     for entry in entries:
         with RunReader(entry.folder) as run:
@@ -244,7 +245,7 @@ def _behind(entries: Sequence[RunEntry]) -> str:
     return text_html("\n\n".join(sentences))
 
 
-def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
+def _result(comparison: Comparison, figures: PageFigures) -> str:
     summaries = [run.summary for group in comparison.groups for run in group.runs]
     names_by_label = {group.label: group.title for group in comparison.groups}
     grid = comparison_grid(summaries, names=names_by_label)
@@ -271,7 +272,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
         _class_table(comparison),
         figures.show(
             overview(comparison),
-            name=_numbered("overview", index),
+            name="overview",
             caption=f"{overview_words(comparison)}.{bands}",
             alt=f"Curves and bars that compare {names}; the numbers are in the table above.",
         ),
@@ -279,7 +280,7 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
     columns = [
         figures.show(
             accuracy_over_rounds(comparison),
-            name=_numbered("accuracy_over_rounds", index),
+            name="accuracy_over_rounds",
             caption=f"Test {comparison.metric} over rounds, which take different times.",
             alt=f"Test {comparison.metric} over rounds of {names}.",
         )
@@ -288,19 +289,19 @@ def _result(comparison: Comparison, figures: PageFigures, index: int) -> str:
         columns.append(
             figures.show(
                 time_to_target(comparison),
-                name=_numbered("time_to_target", index),
+                name="time_to_target",
                 caption="Virtual time until each target is reached for the first time.",
                 alt=f"Bars of the time to each target for {names}.",
             )
         )
     elif comparison.targets:
-        figures.save_only(time_to_target(comparison), name=_numbered("time_to_target", index))
+        figures.save_only(time_to_target(comparison), name="time_to_target")
     for name, draw in (
         ("accuracy_over_time", accuracy_over_time),
         ("waiting_time", waiting_time),
         ("local_steps", local_steps),
     ):
-        figures.save_only(draw(comparison), name=_numbered(name, index))
+        figures.save_only(draw(comparison), name=name)
     return "\n".join([*parts, f'<div class="row">{"".join(columns)}</div>'])
 
 
@@ -310,15 +311,7 @@ def _paired_table(summaries: Sequence[RunSummary], names: Mapping[str, str]) -> 
     if not pairs:
         return ""
     metric = summaries[0].metric
-    rows = [
-        [
-            f"{names[paired.first]} against {names[paired.second]}",
-            number_words(paired, metric),
-            measure_words(paired, metric),
-            paired.verdict,
-        ]
-        for paired in pairs
-    ]
+    rows = [pair_cells(paired, metric, names) for paired in pairs]
     return table_html(
         ("pair", "number", "first compared with second", "verdict on the first"),
         rows,
@@ -338,16 +331,12 @@ def _class_table(comparison: Comparison) -> str:
     classes = max(map(len, means.values()), default=0)
     if not classes:
         return ""
-    rows = [
-        [
-            str(index),
-            *(
-                score(v[index] if index < len(v) else None, comparison.metric, unit=False)
-                for v in means.values()
-            ),
-        ]
-        for index in range(classes)
+    columns = [
+        [score(v, comparison.metric, unit=False) for v in values]
+        + [MISSING] * (classes - len(values))
+        for values in means.values()
     ]
+    rows = [[str(index), *row] for index, row in enumerate(zip(*columns, strict=True))]
     table = table_html(
         ("class", *(f"{name}\n%" for name in means)),
         rows,
@@ -357,7 +346,7 @@ def _class_table(comparison: Comparison) -> str:
     return details_html(f"Accuracy of each of {count(classes, 'class', 'classes')}", table)
 
 
-def _world(entry: RunEntry, figures: PageFigures, index: int) -> str:
+def _world(entry: RunEntry, figures: PageFigures) -> str:
     with RunReader(entry.folder) as run:
         words, moving = world_words(run), varies(bandwidth_of(run)[0])
         figure = world(run)
@@ -365,7 +354,7 @@ def _world(entry: RunEntry, figures: PageFigures, index: int) -> str:
     left = "Left: the" if moving else "The"
     shown = figures.show(
         figure,
-        name=_numbered("world", index),
+        name="world",
         caption=f"{left} mean time of a local step of every worker; the line spans nine tenths of "
         f"the rounds.{links} Workers are ordered by device kind and speed, the fastest on top. "
         f"Numbers are from the run of {entry.name}.",
@@ -374,7 +363,7 @@ def _world(entry: RunEntry, figures: PageFigures, index: int) -> str:
     return f"{text_html(words)}\n{shown}"
 
 
-def _topology(entry: RunEntry, figures: PageFigures, index: int) -> str:
+def _topology(entry: RunEntry, figures: PageFigures) -> str:
     with RunReader(entry.folder) as run:
         last = check_round(run, None)
         rounds = list(dict.fromkeys((1, (last + 1) // 2, last)))
@@ -389,7 +378,7 @@ def _topology(entry: RunEntry, figures: PageFigures, index: int) -> str:
     name = entry.title
     shown = figures.show(
         figure,
-        name=_numbered(f"topology_{entry.label}", index),
+        name=f"topology_{entry.label}",
         caption=f"{entry.name}: links in use{same}; wider lines are faster. {words}",
         alt=f"Workers on a circle, joined by the links that {name} uses. {words}",
     )
@@ -399,32 +388,29 @@ def _topology(entry: RunEntry, figures: PageFigures, index: int) -> str:
     way = " Each row receives from the columns." if directed else ""
     return shown + figures.show(
         tables,
-        name=_numbered(f"links_{entry.label}", index),
+        name=f"links_{entry.label}",
         caption=f"{entry.name}: the same links pair by pair, coloured by their speed; white: no "
         f"link. Workers are ordered by device kind and speed, the fastest first.{way}",
         alt=f"Tables of all pairs of workers that show the links {name} uses. {words}",
     )
 
 
-def _rounds(entries: Sequence[RunEntry], figures: PageFigures, index: int) -> str:
+def _rounds(entries: Sequence[RunEntry], figures: PageFigures) -> str:
     """One round of the first two runs side by side; each of the others by itself."""
     least = min(entry.rounds for entry in entries[:OPEN_LABELS])
     middle = max((least + 1) // 2, min(2, least))
 
     def show(shown: Sequence[RunEntry]) -> str:
         round_index = min(middle, *(entry.rounds for entry in shown))
-        runs = [RunReader(entry.folder) for entry in shown]
-        try:
-            titles = {entry.label: entry.title for entry in shown}
+        titles = {entry.label: entry.title for entry in shown}
+        with ExitStack() as stack:
+            runs = [stack.enter_context(RunReader(entry.folder)) for entry in shown]
             figure = timelines(runs, round_index, names=titles)
             words = round_words(runs, round_index, names=titles)
-        finally:
-            for run in runs:
-                run.close()
         names = listed(entry.title for entry in shown)
         drawing = figures.show(
             figure,
-            name=_numbered("_".join(["timeline", *(entry.label for entry in shown)]), index),
+            name="_".join(["timeline", *(entry.label for entry in shown)]),
             caption=f"{names}, seed {shown[0].seed}: what every worker does in round "
             f"{round_index}. {_timeline_key(shown)}",
             alt=f"Bars of computing, communicating and waiting per worker. {words}",
@@ -438,22 +424,19 @@ def _rounds(entries: Sequence[RunEntry], figures: PageFigures, index: int) -> st
 
 def _timeline_key(shown: Sequence[RunEntry]) -> str:
     """How to read the bars of a timeline."""
-    sentences = []
-    if not all(entry.asynchronous for entry in shown):
-        sentences.append(
-            "First its local steps, then its slowest link, then waiting for the others; with a "
-            "group average it trains while its model is on the way. A dot marks the worker "
-            "that finished last, a hollow circle the one that the plan expected to."
-        )
-    if any(entry.asynchronous for entry in shown):
-        sentences.append(
-            "Without a barrier there is no common start: some turns around the round (grey), where "
-            "they were in virtual time; lines lead to the worker with which a model was averaged."
-        )
-    return " ".join(sentences)
+    keys = {
+        False: "First its local steps, then its slowest link, then waiting for the others; with a "
+        "group average it trains while its model is on the way. A dot marks the worker "
+        "that finished last, a hollow circle the one that the plan expected to.",
+        True: "Without a barrier there is no common start: some turns around the round (grey), "
+        "where they were in virtual time; lines lead to the worker with which a model was "
+        "averaged.",
+    }
+    kinds = {entry.asynchronous for entry in shown}
+    return " ".join(text for kind, text in keys.items() if kind in kinds)
 
 
-def _steps(entry: RunEntry, figures: PageFigures, index: int) -> str:
+def _steps(entry: RunEntry, figures: PageFigures) -> str:
     with RunReader(entry.folder) as run:
         words = step_words(run)
         if not varies(local_steps_of(run)):
@@ -463,7 +446,7 @@ def _steps(entry: RunEntry, figures: PageFigures, index: int) -> str:
     ended = ", counted where a turn ends" if entry.asynchronous else ""
     return figures.show(
         figure,
-        name=_numbered(f"steps_{entry.label}", index),
+        name=f"steps_{entry.label}",
         caption=f"{entry.name}: local steps of every worker in every round{ended}; workers are "
         f"ordered by device kind and speed, the fastest on top. {words}{away}",
         alt=f"A map of local steps, workers by rounds. {words}",
@@ -499,15 +482,6 @@ def _logged_round(run: RunReader, round_index: int) -> str:
     return details_html(round_line(read_round(run, round_index)), "\n".join(parts))
 
 
-def _per_label(
-    entries: Sequence[RunEntry],
-    draw: Callable[[RunEntry, PageFigures, int], str],
-    figures: PageFigures,
-    index: int,
-) -> str:
-    return _folded([(entry.title, draw(entry, figures, index)) for entry in entries])
-
-
 def _folded(parts: Sequence[tuple[str, str]], *, shown: int = OPEN_LABELS) -> str:
     """The first labels open, the others folded; a single one needs no heading."""
     if len(parts) == 1:
@@ -522,28 +496,19 @@ def _settings(batch: Batch, comparison: Comparison) -> str:
         facts = [fact for fact in describe_run(run) if fact[0] not in RUN_FACTS]
     algorithms = "\n".join(_algorithm(entry) for entry in entries)
     seeds = listed(str(seed) for seed in sorted({run.seed for run in batch.runs}))
-    rows = [
-        ("algorithm" if len(entries) == 1 else "algorithms", algorithms),
-        ("seeds", seeds),
-    ]
+    rows = [("algorithm" if len(entries) == 1 else "algorithms", algorithms), ("seeds", seeds)]
     others = f" {difference_words(entries)}" if len(entries) > 1 else ""
-    table = table_html(
-        ("setting", "value"),
-        [*rows, *facts],
-        caption=f"The settings of {entries[0].title}.{others}",
-    )
+    caption = f"The settings of {entries[0].title}.{others}"
+    table = table_html(("setting", "value"), [*rows, *facts], caption=caption)
+    tests = [run.summary.final_tests for group in comparison.groups for run in group.runs]
     names = ("run", "label", "seed", "status", "rounds", "virtual\ntime", "final", "digest")
     runs = table_html(
         (*names, "real\ntime", "peak\nmemory"),
         _run_rows(comparison),
-        caption=f"final: {final_meaning(_final_tests(comparison))}.",
+        caption=f"final: {final_meaning(tests)}.",
         numeric=(2, 4, 5, 6, 8, 9),
     )
     return f"{table}\n{details_html(count(len(batch.runs), 'run'), runs)}"
-
-
-def _final_tests(comparison: Comparison) -> list[int]:
-    return [run.summary.final_tests for group in comparison.groups for run in group.runs]
 
 
 def _algorithm(entry: RunEntry) -> str:
@@ -559,18 +524,12 @@ def _run_rows(comparison: Comparison) -> list[list[str]]:
             summary = curves.summary
             with RunReader(curves.folder) as run:
                 took, memory = run.meta("seconds"), run.meta("peak_memory")
+            final = score(summary.final_accuracy, summary.metric)
             rows.append(
                 [
-                    str(curves.folder),
-                    group.label,
-                    str(summary.seed),
-                    summary.status,
-                    str(summary.rounds),
-                    seconds(summary.completion_time),
-                    score(summary.final_accuracy, summary.metric),
-                    summary.digest[:12],
-                    seconds(took),
-                    data_size(memory),
+                    *(str(curves.folder), group.label, str(summary.seed), summary.status),
+                    *(str(summary.rounds), seconds(summary.completion_time), final),
+                    *(summary.digest[:12], seconds(took), data_size(memory)),
                 ]
             )
     return rows

@@ -1,7 +1,6 @@
 """Attempts at a round: orders, reports, deadlines, and who is the cause when one fails.
 
 Read first: attempts.py (begin, report, give up, commit) and turns.py, its asynchronous twin.
-orders.py turns a plan into messages, given_work.py knows who got which, digests.py which models
-were committed. deadlines.py and suspensions.py: who kept the others waiting. Group averages:
-groups.py, with blame.py, group_checks.py and checkpoints.py.
+orders.py turns a plan into messages and knows who got which; deadlines.py: who kept the others
+waiting. Group averages: groups.py, with blame.py, group_checks.py and checkpoints.py.
 """

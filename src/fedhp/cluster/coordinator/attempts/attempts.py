@@ -7,29 +7,35 @@ which members are put aside.
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts import orders
-from fedhp.cluster.coordinator.attempts.deadlines import RoundDeadlines, withholding_members
-from fedhp.cluster.coordinator.attempts.digests import ModelDigests
-from fedhp.cluster.coordinator.attempts.given_work import GivenWork
+from fedhp.cluster.coordinator.attempts.deadlines import (
+    RoundDeadlines,
+    Suspensions,
+    limit_times,
+    withholding_members,
+)
 from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.attempts.groups import GroupRounds
-from fedhp.cluster.coordinator.attempts.suspensions import Suspensions
 from fedhp.cluster.coordinator.attempts.turns import GivenTurns
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.conductor import Failure, Member
+from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.phase import RunPhase
+from fedhp.cluster.coordinator.planning.planner import LEAST_VALUES
 from fedhp.cluster.coordinator.planning.planning import Planning
 from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import BAD_REASONS, Refused
+from fedhp.cluster.protocol.message_checks import DIGEST_BYTES
 from fedhp.seeds import Purpose, generator
 from fedhp.types import Pair
 
@@ -37,6 +43,47 @@ LOG = logging.getLogger("fedhp.coordinator")
 WHOLE_TRIES, HALF_TRIES = 3, 3  # attempts with all, then with a half; then without a group
 ATTEMPTS_TO_WARN = 10  # of one round, until an operator is warned
 ATTEMPTS, ACCURACY_FELL = "attempts", "accuracy_fell"  # keys of warnings
+
+
+class ModelDigests:
+    """Digests of the models of the committed round, by worker, for those that catch up; of late
+    reports too."""
+
+    def __init__(self, conductor: Conductor[wire.RoundReport], committed: CommittedState) -> None:
+        self._conductor = conductor
+        self.by_worker: dict[int, bytes] = dict(committed.digests)
+        self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
+
+    def after_commit(self) -> dict[int, bytes]:
+        """Of the models that the running attempt made."""
+        running = self._conductor.running
+        reports = {} if running is None else running.reports
+        return {worker: report.digest for worker, report in reports.items() if report.digest}
+
+    def committed(self) -> None:
+        """The running attempt is durable."""
+        running = self._conductor.running
+        if running is not None and not self._conductor.settings.asynchronous:
+            self._took_part = running.participants
+        self.by_worker = self.after_commit()
+
+    def wanted(self) -> list[bytes]:
+        """What a worker that catches up may take: the model that most have, where there is a
+        common one; else any that was reported."""
+        digests = self.by_worker
+        digest, count = max(
+            Counter(digests.values()).items(), key=lambda each: each[1], default=(b"", 0)
+        )
+        common = 2 * count > len(digests) and len(digests) >= LEAST_VALUES
+        return [digest] if common else sorted(set(digests.values()))
+
+    def late_report(self, member: Member, report: wire.RoundReport) -> None:
+        """A report that does not count any more: the member may still hold a model of the round,
+        which others may take if nobody else has one. The first digest that it names stays."""
+        committed = Attempt.from_envelope(report.envelope) == self._conductor.committed
+        took_part = member.worker in self._took_part
+        if committed and took_part and len(report.digest) == DIGEST_BYTES:
+            self.by_worker.setdefault(member.worker, report.digest)
 
 
 class Attempts:
@@ -54,7 +101,7 @@ class Attempts:
     ) -> None:
         self._context, self._conductor, self._phase = context, context.conductor, phase
         self._planning, self._reachability = planning, reachability
-        self.work = GivenWork(committed.run)
+        self.work = orders.GivenWork(committed.run)
         self.deadlines = RoundDeadlines(context.experiment.cluster)
         self.suspensions = Suspensions(context)
         self.digests = ModelDigests(context.conductor, committed)
@@ -72,11 +119,11 @@ class Attempts:
     # --- before an attempt -----------------------------------------------------------------
 
     def chosen(self, ready: list[int]) -> list[int]:
-        """Those of the ready workers that are to take part in the next attempt: all, or a random
-        half after some attempts in which group averages failed."""
+        """Those of the ready workers that are to take part in the next attempt at a round of
+        group averages: all, or a random half after some attempts in which these failed."""
         tries, experiment = self._conductor.tries, self._context.experiment
         least = max(-(-len(ready) // 2), experiment.cluster.min_workers)
-        if not self._context.groups or tries < WHOLE_TRIES or self.goes_without_group():
+        if tries < WHOLE_TRIES or self.goes_without_group():
             return ready
         coming = self._context.round_index + 1
         rng = generator(experiment.seed, Purpose.ATTEMPTS, coming, tries)
@@ -88,9 +135,11 @@ class Attempts:
 
     def avoided_links(self, now: float) -> frozenset[Pair]:
         """Links that no plan should use: one end refuses the other, or they spoiled averages."""
-        round_index = self._context.round_index
-        refused = self._reachability.refused(round_index=round_index, now=now)
-        return refused | self.groups.avoided_links()
+        round_index = self._conductor.committed.round_index
+        avoided = frozenset[Pair]()
+        if self._reachability.failures:
+            avoided = self._reachability.refused(round_index=round_index, now=now)
+        return avoided | self.groups.avoided_links() if self._context.groups else avoided
 
     def evaluation_plan(self, round_index: int) -> orders.EvaluationPlan:
         """Whether models are tested after this round."""
@@ -108,7 +157,7 @@ class Attempts:
     ) -> Attempt:
         """Begin an attempt at the next round; the workers that wait can get their orders."""
         exchange = planned.plan.exchange
-        tree = exchange.group
+        trees = exchange.groups
         deadline = self.deadlines.deadline(slowest=planned.slowest, middle=planned.middle)
         attempt = self._conductor.begin(
             participants,
@@ -116,7 +165,11 @@ class Attempts:
             started=started,
             required=exchange.required,
         )
-        self.groups.began(tree)
+        self.groups.trees = trees
+        sizes = [
+            PartSizes.of(tree, self.groups.norms, self._planning.step_times(), participants)
+            for tree in trees
+        ]
         self.work.begin(
             orders.work_orders(
                 planned,
@@ -126,21 +179,21 @@ class Attempts:
                 evaluation=self.evaluation_plan(attempt.round_index),
                 probes=self._planning.rounds.probes(planned),
                 deadline=deadline,
-                parts=None
-                if tree is None
-                else PartSizes.of(
-                    tree, self.groups.norms, self._planning.step_times(), participants
-                ),
+                parts={
+                    worker: size
+                    for tree, size in zip(trees, sizes, strict=True)
+                    for worker in tree.required
+                },
             )
         )
-        returned = None if tree is None else self.groups.checkpoints.returned
+        returned = self.groups.checkpoints.returned if trees else None
         self._context.history.note(
             events.Began(
                 attempt,
                 participants,
                 deadline,
                 exchange.to_facts(),
-                restarted=None if tree is None else self.groups.restarting(),
+                restarted=self.groups.restarting() if trees else None,
                 back_to=None if returned is None else returned.to_list(),
             )
         )
@@ -160,16 +213,19 @@ class Attempts:
         """A member's report of its round or turn; Refused if it does not count."""
         attempt = Attempt.from_envelope(report.envelope)
         asynchronous, groups = self._context.asynchronous, self._context.groups
-        self.work.limit_times(member, report, now=now)
+        given = self.work.given.get(member.worker)
+        if given is not None and limit_times(report, elapsed=now - given[0], steps=given[1]):
+            LOG.info("%s reported longer times than have passed; they are lowered", member.name)
         if asynchronous:
             self.turns.end(member, report, now=now)
         elif report.failed:
             self._average_failed(member, attempt, report, now)
             return
         else:
-            self._check_group_report(report)
+            if groups and not (report.consensus and report.digest):  # the audit needs them
+                raise Refused("digest", "the report has no digest of the model or of the consensus")
             self._conductor.report(member.worker, attempt, report, now=now)
-        lost = [link.worker for link in report.links if link.lost and not link.probe]
+        lost = {link.worker: link.lost_at for link in report.links if link.lost and not link.probe}
         self._context.history.note(
             events.Reported(
                 attempt,
@@ -179,17 +235,22 @@ class Attempts:
                 steps=report.steps if groups else None,
                 during=report.steps_during if groups else None,
                 consensus=report.consensus.hex() if groups else None,
-                lost=lost or None,
+                lost=list(lost) or None,
+                lost_at=list(lost.values()) if any(lost.values()) else None,
             )
         )
-        self._links_tried(member, report, now)
-        member.reported(accuracy=report.accuracy, now=now)
+        if self._reachability.failures or any(link.lost for link in report.links):
+            self._reachability.tried(
+                member,
+                report.links,
+                members=self._conductor.members,
+                round_index=attempt.round_index,
+                now=now,
+            )
+        if math.isfinite(report.accuracy):  # NaN: nothing was tested
+            member.accuracy = report.accuracy
+        member.seen = now
         self._context.round_loop.notify()
-
-    def _check_group_report(self, report: wire.RoundReport) -> None:
-        """A round of group averages has the digests that its audit needs."""
-        if self._context.groups and not (report.consensus and report.digest):
-            raise Refused("digest", "the report has no digest of the model or of the consensus")
 
     def _average_failed(
         self, member: Member, attempt: Attempt, report: wire.RoundReport, now: float
@@ -207,8 +268,14 @@ class Attempts:
             if why.removeprefix("refused: ") in BAD_REASONS:
                 self.groups.note_wrong_part(member.worker, worker)
         timed = {member.worker: report.links}
-        self._planning.rounds.learn_failed(timed, round_index=attempt.round_index)
-        self._links_tried(member, report, now)
+        self._planning.rounds.learn_links(timed, round_index=attempt.round_index)
+        self._reachability.tried(
+            member,
+            report.links,
+            members=self._conductor.members,
+            round_index=attempt.round_index,
+            now=now,
+        )
         self._context.round_loop.notify()
 
     def _fail(self, member: Member, attempt: Attempt, failure: Failure) -> None:
@@ -218,15 +285,6 @@ class Attempts:
             self._conductor.release(member)
         else:
             self._conductor.fail(member.worker, attempt, failure)
-
-    def _links_tried(self, member: Member, report: wire.RoundReport, now: float) -> None:
-        self._reachability.tried(
-            member,
-            report.links,
-            members=self._conductor.members,
-            round_index=Attempt.from_envelope(report.envelope).round_index,
-            now=now,
-        )
 
     # --- an attempt ends -------------------------------------------------------------------
 
@@ -240,7 +298,7 @@ class Attempts:
         else:
             self._judge_members({}, now)
         self._warn_of_attempts()
-        self.work.end()
+        self.work.orders = {}
         self.groups.gave_up()
         self._context.history.note(events.GaveUp(attempt))
         if stopping:
@@ -265,7 +323,7 @@ class Attempts:
         reports = self._conductor.seal()
         self._judge_members(reports, now)
         self.deadlines.round_ended(now - started, running.arrivals.values())
-        self.work.end()
+        self.work.orders = {}
         for worker, report in reports.items():
             self._conductor.members[worker].step_measured(report.step_time)
         return reports
@@ -278,10 +336,13 @@ class Attempts:
             return
         if 2 * len(running.reports) < len(running.participants):
             return
-        causes: dict[int, str] = {
-            member.worker: "it did not report in time" for member in conductor.overdue(now)
+        overdue = conductor.overdue(now) if running.awaited else ()
+        causes = {member.worker: "it did not report in time" for member in overdue}
+        readers = {
+            worker: [reader.worker for reader in work.readers]
+            for worker, work in self.work.orders.items()
         }
-        for worker in withholding_members(self.work.readers(), reports):
+        for worker in withholding_members(readers, reports):
             causes.setdefault(worker, "its readers waited for its model in vain")
         slow = self.deadlines.slow_members(running.arrivals)
         for worker in reports.keys() - causes.keys():
@@ -296,15 +357,14 @@ class Attempts:
     def committed(self, attempt: Attempt, *, reported: Sequence[int]) -> None:
         """The attempt is durable."""
         self.digests.committed()
-        self.groups.committed(attempt)
+        if self._context.groups:
+            self.groups.committed(attempt)
         self._conductor.commit()
         self._context.warnings.end(ATTEMPTS)
         self._context.history.note(events.Committed(attempt, reported))
 
-    def accuracy_tested(self, accuracy: float | None) -> None:
+    def accuracy_tested(self, accuracy: float) -> None:
         """The mean of the workers after a round; a fall by half is worth a look."""
-        if accuracy is None:
-            return
         self._best_accuracy = best = max(self._best_accuracy, accuracy)
         if accuracy >= best / 2 or best == 0:
             self._context.warnings.end(ACCURACY_FELL)

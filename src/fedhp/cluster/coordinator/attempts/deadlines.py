@@ -1,19 +1,25 @@
 """How long an attempt may take, and who was too slow, so that no single member decides it.
 
 Every limit is a multiple of what the members need in the middle (the median): one member that
-lies about its speed, or dawdles, moves it by little.
+lies about its speed, or dawdles, moves it by little. Members that keep the others waiting are put
+aside for some rounds.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from statistics import median
 
-from fedhp.cluster.coordinator.planning.outliers import STEP_TIME_FACTOR
+from fedhp.cluster import events
+from fedhp.cluster.coordinator.conductor import Member
+from fedhp.cluster.coordinator.context import LeaderContext
+from fedhp.cluster.coordinator.planning.planner import STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import ClusterConfig
 
+LOG = logging.getLogger("fedhp.coordinator")
 FIRST_DEADLINE = 60.0  # s at least, while no round has been timed
 LONGEST_DEADLINE = 86_400.0  # s, whatever was measured
 PACE_FACTOR = 5.0  # the slowest that is planned for, in multiples of the median
@@ -23,6 +29,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # s between two attempts at one round
 CLOCK_RATIO, CLOCK_SLACK = 1.1, 0.25  # how far clocks, and the ends of an interval, may differ
 # Reasons of a lost link for which the reader waited until the end of the exchange.
 WITHHELD = ("deadline", "refused: patience")
+PUT_ASIDE = "put_aside"  # key of a warning
 
 
 class RoundDeadlines:
@@ -30,20 +37,17 @@ class RoundDeadlines:
 
     def __init__(self, cluster: ClusterConfig) -> None:
         self._cluster = cluster
-        self._usual: deque[float] = deque(maxlen=ROUNDS_KEPT)
         self.last_round = 0.0  # s; 0: none was timed yet
-
-    @property
-    def usual(self) -> float:
-        """Seconds until the member in the middle reports; 0: not known yet."""
-        return median(self._usual) if self._usual else 0.0
+        self._middles: deque[float] = deque(maxlen=ROUNDS_KEPT)
+        self.usual = 0.0  # s until the member in the middle reports; 0: not known yet
 
     def round_ended(self, seconds: float, arrivals: Iterable[float]) -> None:
         """A round was committed; arrivals: seconds until each report."""
         self.last_round = seconds
         times = list(arrivals)
         if times:
-            self._usual.append(median(times))
+            self._middles.append(median(times))
+            self.usual = median(self._middles)
 
     def deadline(self, *, slowest: float, middle: float) -> float:
         """Seconds that an attempt may take. slowest and middle: what the plan predicts for the
@@ -117,3 +121,34 @@ def limit_times(report: wire.RoundReport, *, elapsed: float, steps: int) -> bool
             setattr(message, name, limit)
             limited = True
     return limited
+
+
+class Suspensions:
+    """Counts misses, and says so in the history, the log and a warning."""
+
+    def __init__(self, context: LeaderContext) -> None:
+        self._context = context
+
+    def missed(self, member: Member, why: str) -> None:
+        """Count a miss; from the second one on, the member is put aside for some rounds."""
+        rounds = self._context.conductor.missed(member)
+        if rounds:
+            self._context.history.note(events.Suspended(member.worker, rounds, why))
+            LOG.warning("%s is put aside for %d rounds: %s", member.name, rounds, why)
+            times = "once" if member.misses == 2 else f"{member.misses - 1} times"
+            self._context.warnings.set(
+                PUT_ASIDE,
+                members=(member.name,),
+                value=member.misses,
+                text=f"{member.name} was put aside {times}, last for {rounds} rounds: {why}",
+            )
+
+    def was_punctual(self, member: Member) -> None:
+        """It did its part in time; after many such rounds a miss is forgiven."""
+        member.was_punctual()
+        if member.misses < 2:
+            self._context.warnings.end(PUT_ASIDE, members=(member.name,))
+
+    def end_warning(self, member: Member) -> None:
+        """Nothing is unusual about this member any more."""
+        self._context.warnings.end(PUT_ASIDE, members=(member.name,))

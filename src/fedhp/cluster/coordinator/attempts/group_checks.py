@@ -14,7 +14,7 @@ import numpy as np
 
 from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS
 from fedhp.cluster.coordinator.committed_state import Norms
-from fedhp.cluster.coordinator.planning.outliers import LEAST_VALUES, STEP_TIME_FACTOR
+from fedhp.cluster.coordinator.planning.planner import LEAST_VALUES, STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
 from fedhp.exchange import GroupAverage
@@ -27,17 +27,17 @@ REMEMBERED_SHARE = 0.9
 
 
 def norms_after(
-    before: Norms, reports: Mapping[int, wire.RoundReport], tree: GroupAverage | None
+    before: Norms, reports: Mapping[int, wire.RoundReport], trees: Sequence[GroupAverage]
 ) -> Norms:
     """What each worker brings: the last norm that it reported; one that has learned nothing since
     its last average still has the one before, as slow devices do most of the time.
 
     Who takes part in no average gathers changes, in different directions: what is usual in each
     of those rounds adds up as squares. So its part may be as large as it was when all of them
-    were, though those of the others have become small. tree: the average of the round.
+    were, though those of the others have become small. trees: the averages of the round.
     """
     after = dict(before)
-    averaged = frozenset(() if tree is None else tree.participants.tolist())
+    averaged = {worker: tree.fragment for tree in trees for worker in tree.required}
     for worker, report in reports.items():
         fresh = report.change_norms
         known = [*before.get(worker, ()), *[NOTHING] * len(fresh)]
@@ -50,7 +50,7 @@ def norms_after(
     ]
     for worker in reports:
         rounds = len(after[worker]) or 1  # between two averages of a fragment
-        begins_again = tree.fragment if tree is not None and worker in averaged else -1
+        begins_again = averaged.get(worker, -1)
         after[worker] = tuple(
             # After its average a worker trains on in the same round, and may be away next.
             (

@@ -6,17 +6,17 @@ members of a group or for none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS, Blame
 from fedhp.cluster.coordinator.attempts.checkpoints import Checkpoints, GroupCheckpoint
+from fedhp.cluster.coordinator.attempts.deadlines import Suspensions
 from fedhp.cluster.coordinator.attempts.group_checks import (
     WrongParts,
     disputed_links,
     norms_after,
 )
-from fedhp.cluster.coordinator.attempts.suspensions import Suspensions
 from fedhp.cluster.coordinator.committed_state import CommittedState, Norms
 from fedhp.cluster.coordinator.conductor import Member, RunningAttempt
 from fedhp.cluster.coordinator.context import LeaderContext
@@ -46,7 +46,7 @@ class GroupRounds:
         self.norms: Norms = dict(committed.norms)  # of what each brings into the next averages
         self.checkpoints = Checkpoints(committed.checkpoints)
         self._own: dict[int, Attempt] = {}  # the versions as the running attempt was planned
-        self._tree: GroupAverage | None = None  # of the running attempt
+        self.trees: Sequence[GroupAverage] = ()  # of the running attempt
         # To which everyone goes back with the next commit, and in which round that was last.
         self._return: GroupCheckpoint | None = None
         self._went_back = 0
@@ -67,10 +67,8 @@ class GroupRounds:
 
     def settle_versions(self, workers: Iterable[int]) -> None:
         """Before an attempt is planned: what everyone is going to continue from."""
-        self._own = {}
-        if self._context.groups:
-            members = self._conductor.members
-            self._own = {worker: self.own_version(members[worker]) for worker in workers}
+        members, self._own = self._conductor.members, {}
+        self._own = {worker: self.own_version(members[worker]) for worker in workers}
 
     def restarting(self) -> list[int]:
         """Workers that have lost what they had, and begin again in the attempt that is planned."""
@@ -85,7 +83,7 @@ class GroupRounds:
         running = self._conductor.running
         if self._return is not None:
             return self._return.versions
-        if running is None or not self._context.groups:
+        if running is None:
             return self.versions
         return {**self.versions, **self._own, **dict.fromkeys(running.reports, attempt)}
 
@@ -94,11 +92,9 @@ class GroupRounds:
         running = self._conductor.running
         if self._return is not None:
             return self._return.norms
-        return norms_after(self.norms, {} if running is None else running.reports, self._tree)
-
-    def began(self, tree: GroupAverage | None) -> None:
-        """An attempt begins; tree: its group average."""
-        self._tree = tree
+        if running is None:
+            return self.norms
+        return norms_after(self.norms, running.reports, self.trees)
 
     def gave_up(self) -> None:
         """The attempt does not count."""
@@ -106,10 +102,9 @@ class GroupRounds:
 
     def committed(self, attempt: Attempt) -> None:
         """The running attempt is durable; before the conductor knows it."""
-        if self._context.groups:
-            self.norms = self.norms_after()
-            self._wrong_parts.forget(round_index=attempt.round_index)
-            self._warn_of_wrong_parts()
+        self.norms = self.norms_after()
+        self._wrong_parts.forget(round_index=attempt.round_index)
+        self._warn_of_wrong_parts()
         self.versions, self._own = self.versions_after(attempt), {}
         self._return = None
 
@@ -117,8 +112,6 @@ class GroupRounds:
 
     def judge_losses(self, attempt: Attempt, reports: Mapping[int, wire.RoundReport]) -> None:
         """Before a round is committed: everyone goes back if most losses explode."""
-        if not self._context.groups:
-            return
         if self.checkpoints.explode(reports):
             self._go_back(attempt, "the losses of most workers exploded")
             return
@@ -162,12 +155,12 @@ class GroupRounds:
     # --- who is the cause ------------------------------------------------------------------
 
     def dispute_results(self) -> bool:
-        """Whether the members of the group do not have the same result: then there is no average,
+        """Whether the members of a group do not have the same result: then there is no average,
         and each end of a link where the difference begins blames the other."""
-        running, tree = self._conductor.running, self._tree
-        if running is None or tree is None or not running.required <= running.reports.keys():
+        running = self._conductor.running
+        if running is None or not running.required <= running.reports.keys():
             return False
-        disputed = disputed_links(tree, running.reports)
+        disputed = [link for tree in self.trees for link in disputed_links(tree, running.reports)]
         for above, below in disputed:
             self._conductor.dispute(above, below)
             self._context.history.note(events.Disputed(running.attempt, above, below))

@@ -8,10 +8,10 @@ from fedhp.cluster.coordinator.attempts.deadlines import (
     PACE_FACTOR,
     WITHHELD,
     RoundDeadlines,
+    Suspensions,
     shortest_turn,
 )
-from fedhp.cluster.coordinator.attempts.given_work import GivenWork
-from fedhp.cluster.coordinator.attempts.suspensions import Suspensions
+from fedhp.cluster.coordinator.attempts.orders import GivenWork
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.planning import Planning

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
@@ -11,14 +17,74 @@ from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.reachability import Reachability
-from fedhp.cluster.protocol.guard import Guard
-from fedhp.cluster.security.name_bindings import NameBindings
+from fedhp.cluster.protocol.guard import Guard, Refused
 from fedhp.cluster.security.tls import AllowList
 
 LOG = logging.getLogger("fedhp.coordinator")
 BEATS_TO_PARDON = 2.5  # heartbeats until every worker has heard whom the operator allowed
 NOT_ALLOWED = "it is no longer on the allow-list"
 BY_OPERATOR = "the operator removed it"
+FINGERPRINT_DIGITS = 16  # of SHA-256; all certificates come from one authority
+MOST_REPLACED = 8  # certificates of one name that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCertificate:
+    fingerprint: str
+    issued: int  # s since 1970, when it became valid
+
+
+class NameBindings:
+    """The certificates of all names in a run, and those that were replaced.
+
+    A name is bound to the certificate that it first joined with. One that was issued later takes
+    its place (a renewal, or another machine), any other one only after an operator has allowed it.
+    """
+
+    def __init__(self, packed: Mapping[str, Sequence[int | str]] | None = None) -> None:
+        self._bound: dict[str, BoundCertificate] = {}
+        self._replaced: dict[str, tuple[str, ...]] = {}  # fingerprints by name, the last one first
+        self._reopened: set[str] = set()  # names that an operator has allowed
+        for name, (fingerprint, issued, *replaced) in (packed or {}).items():
+            self._bound[name] = BoundCertificate(str(fingerprint), int(issued))
+            self._replaced[name] = tuple(map(str, replaced))
+
+    def pack(self) -> dict[str, list[int | str]]:
+        """As JSON, for the next coordinator: fingerprint, time of issue, replaced ones."""
+        return {
+            name: [bound.fingerprint, bound.issued, *self._replaced.get(name, ())]
+            for name, bound in sorted(self._bound.items())
+        }
+
+    def reopen(self, name: str) -> None:
+        """An operator allows the name: the next other certificate gets it, whatever its age."""
+        self._reopened.add(name)
+
+    def admit(self, name: str, pem: bytes) -> bool:
+        """Accept the certificate of a caller, or raise Refused; whether it replaces another."""
+        shown, bound = _read(pem), self._bound.get(name)
+        if bound is None or bound == shown:
+            self._bound[name] = shown
+            return False
+        replaced = self._replaced.get(name, ())
+        newer = shown.issued >= bound.issued or name in self._reopened
+        if shown.fingerprint in replaced or not newer:
+            raise Refused(
+                "certificate",
+                f"the name {name} belongs to another certificate now, and the one shown is older; "
+                f"to use the name here: fedhp certs issue {name} --replace, and copy both files",
+            )
+        self._reopened.discard(name)
+        self._replaced[name] = (bound.fingerprint, *replaced)[:MOST_REPLACED]
+        self._bound[name] = shown
+        return True
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(pem: bytes) -> BoundCertificate:
+    certificate = x509.load_pem_x509_certificate(pem)  # TLS has accepted it
+    fingerprint = certificate.fingerprint(hashes.SHA256()).hex()[:FINGERPRINT_DIGITS]
+    return BoundCertificate(fingerprint, int(certificate.not_valid_before_utc.timestamp()))
 
 
 class Admission:
@@ -47,7 +113,7 @@ class Admission:
         self.pardoned: dict[str, int] = {}  # how often the operator let a name in again
         self.barred: tuple[str, ...] = ()  # names whose calls nobody should accept
         self._replaceable: set[str] = set()  # names whose next process need not be a later one
-        self._forgiven_at: dict[int, float] = {}  # when allowed members' links may be used
+        self.forgiven_at: dict[int, float] = {}  # when allowed members' links may be used
 
     def certificate_shown(self, name: str, pem: bytes) -> None:
         """A worker calls with this certificate; Refused if another one has its name now."""
@@ -62,7 +128,7 @@ class Admission:
 
     def replace_process(self, name: str, incarnation: int) -> None:
         """Let a process of another machine join whose clock is behind, and tell the peers."""
-        member = self._conductor.by_name(name)
+        member = self._conductor.by_name.get(name)
         if name not in self._replaceable or member is None or member.removed:
             return
         self._replaceable.discard(name)
@@ -76,7 +142,7 @@ class Admission:
 
     def quarantined(self, name: str) -> None:
         """The guard refuses everything of this caller from now on."""
-        member = self._conductor.by_name(name)
+        member = self._conductor.by_name.get(name)
         worker = None if member is None else member.worker
         self._context.history.note(events.Quarantined(name, worker))
 
@@ -108,7 +174,7 @@ class Admission:
         self.pardoned[member.name] = self.pardoned.get(member.name, 0) + 1
         # The other workers hear of it with their next heartbeat: its links are used after that.
         wait = BEATS_TO_PARDON * self._context.experiment.cluster.beat
-        self._forgiven_at[member.worker] = now + wait
+        self.forgiven_at[member.worker] = now + wait
         self._attempts.groups.allow(member.worker)
         self._attempts.suspensions.end_warning(member)
         self.bindings.reopen(member.name)
@@ -122,9 +188,9 @@ class Admission:
 
     def forgive(self, now: float) -> None:
         """The links of members that were allowed a while ago may be used again."""
-        for worker, when in list(self._forgiven_at.items()):
+        for worker, when in list(self.forgiven_at.items()):
             if now >= when:
-                del self._forgiven_at[worker]
+                del self.forgiven_at[worker]
                 self._reachability.forget(worker)
                 self._attempts.groups.forgive(worker)
 

@@ -27,13 +27,13 @@ class CatchUp:
     def __init__(self, context: LeaderContext, planning: Planning, attempts: Attempts) -> None:
         self._context, self._conductor = context, context.conductor
         self._planning, self._attempts = planning, attempts
-        self._waits: dict[int, int] = {}  # attempts that waited, by worker
+        self.waits: dict[int, int] = {}  # attempts that waited, by worker
 
     def order(self, member: Member) -> None:
         """A member gets the order to take the committed model from a peer."""
-        if member.worker not in self._waits:
+        if member.worker not in self.waits:
             self._context.history.note(events.FellBehind(member.worker))
-        self._waits.setdefault(member.worker, 0)
+        self.waits.setdefault(member.worker, 0)
 
     def holders(self, member: Member, *, now: float) -> list[Member]:
         """Other members that hold the committed model, in an order that nobody's numbers decide:
@@ -55,7 +55,7 @@ class CatchUp:
         return [
             member
             for member in self._conductor.alive(now)
-            if self._waits.get(member.worker, MOST_CATCH_UP_WAITS) < MOST_CATCH_UP_WAITS
+            if self.waits.get(member.worker, MOST_CATCH_UP_WAITS) < MOST_CATCH_UP_WAITS
             and not self._conductor.holds(member)
             and not member.draining
         ]
@@ -76,13 +76,6 @@ class CatchUp:
     def waited_for(self, late: Sequence[Member], *, ready: Sequence[int]) -> None:
         """An attempt begins with the ready workers; the late ones have had one more chance."""
         for member in late:
-            self._waits[member.worker] += 1
+            self.waits[member.worker] += 1
         for worker in ready:
-            self._waits.pop(worker, None)
-
-    def wake_behind(self) -> None:
-        """Wake the members that wait for a model that somebody may have now."""
-        members, waiting = self._conductor.members, self._context.waiting
-        waiting.wake(
-            worker for worker in waiting.workers() if not self._conductor.holds(members[worker])
-        )
+            self.waits.pop(worker, None)

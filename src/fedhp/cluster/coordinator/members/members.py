@@ -15,14 +15,12 @@ from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.members.admission import Admission
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
 from fedhp.cluster.coordinator.phase import STOP_SECONDS, RunPhase
-from fedhp.cluster.coordinator.planning.planning import Planning
-from fedhp.cluster.coordinator.planning.survey import Survey
+from fedhp.cluster.coordinator.planning.planning import Planning, Survey
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
-from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.guard import Refused, new_key
 from fedhp.cluster.protocol.setup import Setup, SetupPart
-from fedhp.cluster.protocol.tickets import new_key
 from fedhp.cluster.protocol.versions import works_with
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -74,7 +72,7 @@ class Members:
         incarnation = request.envelope.incarnation
         self._admission.replace_process(name, incarnation)
         restarted = self._conductor.loses_report(name, incarnation=incarnation)
-        before = self._conductor.by_name(name)
+        before = self._conductor.by_name.get(name)
         replaced = before is not None and not before.left and incarnation != before.incarnation
         member = self._conductor.join(
             name,
@@ -131,14 +129,16 @@ class Members:
         quiet = now - seen > self._context.experiment.cluster.suspect_after
         if not held_before or step_time != member.step_time or quiet:
             notify()
-        if not held_before and self._conductor.holds(member):
-            self._context.waiting.wake_without_model()
-        if self._planning.note_model_size(member.worker, request.model_bytes):
+        waiting, sizes = self._context.waiting, self._planning.model_sizes
+        if waiting.without_model and not held_before and self._conductor.holds(member):
+            waiting.wake_without_model()
+        if request.model_bytes and member.worker not in sizes:
+            sizes[member.worker] = request.model_bytes
             notify()
         self._planning.note_samples(member.worker, request.samples)
         if request.HasField("setup"):
             self._note_setup(member, Setup.from_wire(request.setup))
-        if self._survey.add(member, request.surveyed):
+        if request.surveyed and self._survey.add(member, request.surveyed):
             self._reachability.tried(
                 member,
                 request.surveyed,
@@ -161,15 +161,15 @@ class Members:
 
     def check_setup(self, member: Member) -> None:
         """Refuse a member whose data, modules or model are not those of the run."""
-        why, record = self.setups.refusal(member.worker), self._context.record
-        if why:
+        record = self._context.record
+        if why := self.setups.differing.get(member.worker):
             refusal = self._setup_refused(member.name, member.worker, why)
             self._planning.forget(member.worker)
             record.note_private(sorted(self.setups.private))
             self.leave(member, "its setup is not that of the run")
             raise refusal
-        if self.setups.scaling:
-            record.note_scaling(*self.setups.scaling)
+        if self.setups.scaling is None and (scaling := self.setups.find_scaling()):
+            record.note_scaling(*scaling)
 
     def _setup_refused(self, name: str, worker: int | None, why: str) -> Refused:
         self.setups.refuse(name, worker, why)
@@ -245,8 +245,10 @@ class Members:
     def supervise(self, now: float) -> None:
         """What has to happen soon although nobody calls: the allow-list may have changed, and
         members that leave are waited for no longer than a few seconds. Logs who is silent."""
-        self._release_drained(now)
-        self._admission.forgive(now)
+        if self._drained_at:
+            self._release_drained(now)
+        if self._admission.forgiven_at:
+            self._admission.forgive(now)
         if now - self._looked_at > ALLOW_LIST_SECONDS:
             self._looked_at = now
             self._reachability.watch(self._conductor, now, note=self._context.history.note)
@@ -263,14 +265,23 @@ class Members:
 
     def ready(self, now: float, *, without: Sequence[int]) -> list[int]:
         """Workers that can take part in the next attempt, without some."""
+        setups = self.setups
+        doubted = setups.awaits_own or bool(setups.differing)
         return [
             member.worker
             for member in self._conductor.ready(now)
             if math.isfinite(member.step_time)
             and self._planning.has_usual_model(member)
-            and self.setups.is_agreed(member.worker)
+            and not (doubted and not setups.is_agreed(member.worker))
             and member.worker not in without
         ]
+
+    def wake_behind(self) -> None:
+        """Wake the members that wait for a model that somebody may have now."""
+        members, waiting = self._conductor.members, self._context.waiting
+        waiting.wake(
+            worker for worker in waiting.workers() if not self._conductor.holds(members[worker])
+        )
 
     def status_of(self, member: Member, *, now: float) -> MemberStatus:
         """Whether a member can take part now."""

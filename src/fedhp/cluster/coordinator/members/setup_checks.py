@@ -33,23 +33,21 @@ class SetupChecks:
         private: Iterable[int] = (),
         awaits_own: bool = False,
     ) -> None:
-        self._reference = {name: part for name, (part, _) in (reference or {}).items()}
-        self._owners = {name: owner for name, (_, owner) in (reference or {}).items()}
+        self.reference = dict(reference or {})  # every part and whose it is, by name
         self._said: dict[int, Setup] = {}
-        self._unsettled = False  # somebody said something since the last settle()
+        self.differing: dict[int, str] = {}  # how, by worker that says something else
+        self.unsettled = False  # somebody said something since the last settle()
         self.awaits_own = awaits_own  # what this machine has is not known yet
         self.private = set(private)  # workers that train on samples of their own
         self.refused: dict[str, str] = {}  # why, by name
-        self._scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-
-    def reference(self) -> dict[str, tuple[SetupPart, str]]:
-        """Every part and whose it is, by name; for the ledger."""
-        return {name: (part, self._owners[name]) for name, part in self._reference.items()}
+        # Mean and deviation by channel, as those say that may take part; once it is known.
+        self.scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def say(self, worker: int, setup: Setup) -> None:
         """What a worker has."""
         self._said[worker] = setup
-        self._unsettled = True
+        self._compare(worker)
+        self.unsettled = True
         if setup.private:
             self.private.add(worker)
         else:
@@ -58,6 +56,7 @@ class SetupChecks:
     def forget(self, name: str, worker: int) -> None:
         """Another process of this worker has joined; it has not said anything yet."""
         self._said.pop(worker, None)
+        self.differing.pop(worker, None)
         self.refused.pop(name, None)
 
     def refuse(self, name: str, worker: int | None, why: str) -> None:
@@ -65,6 +64,7 @@ class SetupChecks:
         self.refused[name] = why
         if worker is not None:
             self._said.pop(worker, None)
+            self.differing.pop(worker, None)
             self.private.discard(worker)
 
     def take_own(self, parts: Sequence[SetupPart]) -> None:
@@ -76,13 +76,13 @@ class SetupChecks:
     def settle(self, workers: Iterable[int]) -> bool:
         """For parts without a reference: what most of these workers say. Of equally many, what
         the first of them says. Whether something was settled."""
-        if not self._unsettled or self.awaits_own:
+        if not self.unsettled or self.awaits_own:
             return False
-        self._unsettled = False
+        self.unsettled = False
         said: dict[str, list[SetupPart]] = {}
         for worker in sorted(workers):
             for part in self._said[worker].parts if worker in self._said else ():
-                if part.name not in self._reference:
+                if part.name not in self.reference:
                     said.setdefault(part.name, []).append(part)
         for parts in said.values():
             votes = Counter(part.digest for part in parts)
@@ -90,38 +90,43 @@ class SetupChecks:
         return bool(said)
 
     def _set(self, part: SetupPart, owner: str) -> None:
-        if part.name not in self._reference:
-            self._reference[part.name], self._owners[part.name] = part, owner
+        if part.name not in self.reference:
+            self.reference[part.name] = part, owner
+            for worker in self._said:
+                self._compare(worker)
             LOG.info("%s of the run: %s (%s)", part.name, part.shown(), owner)
 
     def is_agreed(self, worker: int) -> bool:
         """Whether a worker may take part, as far as is known. One of an earlier release says
         nothing."""
-        if worker not in self._said:
-            return True
-        return not self.awaits_own and not self.difference(self._said[worker])
+        return worker not in self._said or not (self.awaits_own or self.refusal(worker))
 
-    @property
-    def scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Mean and deviation by channel, as those say that may take part; once it is known."""
-        if self._scaling is None and not self.awaits_own and self._reference:
-            for worker, setup in self._said.items():
-                if setup.mean and self.is_agreed(worker):
-                    self._scaling = setup.mean, setup.deviation
-                    LOG.info(
-                        "all samples are scaled by mean %s, deviation %s",
-                        *(" ".join(f"{value:.6g}" for value in part) for part in self._scaling),
-                    )
-                    break
-        return self._scaling
+    def find_scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """What all samples are scaled by, as soon as somebody that may take part has said it."""
+        if self.awaits_own or not self.reference:
+            return None
+        for worker, setup in self._said.items():
+            if setup.mean and self.is_agreed(worker):
+                self.scaling = setup.mean, setup.deviation
+                LOG.info(
+                    "all samples are scaled by mean %s, deviation %s",
+                    *(" ".join(f"{value:.6g}" for value in part) for part in self.scaling),
+                )
+                break
+        return self.scaling
 
     def refusal(self, worker: int) -> str:
         """Why a worker is refused; empty: it is not, or not yet."""
-        return self.difference(self._said[worker]) if worker in self._said else ""
+        return self.differing.get(worker, "")
+
+    def _compare(self, worker: int) -> None:
+        self.differing.pop(worker, None)
+        if why := self.difference(self._said[worker]):
+            self.differing[worker] = why
 
     def difference(self, setup: Setup) -> str:
         """How a setup differs from the reference, with the fix."""
-        return difference(setup.parts, self._reference, self._owners)
+        return difference(setup.parts, self.reference)
 
 
 async def parts_of_this_machine(experiment: Experiment, folders: Sequence[str]) -> list[SetupPart]:

@@ -1,4 +1,6 @@
-"""The planner, and what it has to know of the workers before there can be a plan."""
+"""The planner, what it has to know of the workers before there can be a plan, and the survey:
+before the first plan, the workers time some links.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,16 @@ import numpy as np
 
 from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import is_synchronous, traits_of
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.planning.outliers import usual_count
-from fedhp.cluster.coordinator.planning.planner import NetworkPlanner
+from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
+from fedhp.cluster.coordinator.planning.planner import NetworkPlanner, usual_count
 from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
 from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.protocol import limits
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import Experiment
 from fedhp.rounds.context import epoch_steps_of, planning_context
 from fedhp.types import FloatArray, IntArray
@@ -26,28 +30,26 @@ LARGEST_LINK_SHARE = 4  # bytes over a link at most, in models: a swap has two, 
 class Planning:
     """The planner, the size of a model, and how many samples the workers have."""
 
+    rounds: RoundPlanner  # the planner, of a synchronous algorithm
+    turns: TurnPlanner  # the planner, of an asynchronous algorithm
+
     def __init__(self, context: LeaderContext, committed: CommittedState) -> None:
         self._context = context
         self.model_bytes = committed.model_bytes
         self.planner: NetworkPlanner | None = None  # until a worker says how large a model is
         if committed.model_bytes:
-            self.planner = create_planner(
-                committed.experiment, model_bytes=committed.model_bytes, packed=committed.planner
-            )
+            self._plan_with(committed.model_bytes, packed=committed.planner)
         self.model_sizes: dict[int, int] = {}  # bytes, as each worker says
         self._samples: dict[int, int] = {}  # likewise
 
-    @property
-    def rounds(self) -> RoundPlanner:
-        """The planner of a synchronous algorithm."""
-        assert isinstance(self.planner, RoundPlanner)
-        return self.planner
-
-    @property
-    def turns(self) -> TurnPlanner:
-        """The planner of an asynchronous algorithm."""
-        assert isinstance(self.planner, TurnPlanner)
-        return self.planner
+    def _plan_with(self, model_bytes: int, packed: bytes = b"") -> None:
+        experiment = self._context.experiment
+        planner = create_planner(experiment, model_bytes=model_bytes, packed=packed)
+        if isinstance(planner, RoundPlanner):
+            self.rounds = planner
+        elif isinstance(planner, TurnPlanner):
+            self.turns = planner
+        self.planner = planner
 
     @property
     def largest_transfer(self) -> int:
@@ -56,16 +58,10 @@ class Planning:
             return limits.MODEL_BYTES
         return max(LARGEST_LINK_SHARE * self.model_bytes, limits.PROBE_BYTES)
 
-    def note_model_size(self, worker: int, size: int) -> bool:
-        """How large the model of a worker is, in bytes; whether that is new."""
-        if not size or worker in self.model_sizes:
-            return False
-        self.model_sizes[worker] = size
-        return True
-
     def note_samples(self, worker: int, samples: int) -> None:
         """How much data a worker has; 0 in the Join of a process that has not read it yet."""
-        if samples or worker not in self._samples:
+        known = self._samples.get(worker)
+        if known is None or (samples and samples != known):
             self._samples[worker] = samples
             self._context.record.note_samples(worker, samples)
 
@@ -77,14 +73,12 @@ class Planning:
 
     def settle_model_size(self, ready: Sequence[int]) -> None:
         """The first plan needs the size of a model: what most of the ready workers say counts."""
-        if self.planner is not None:
-            return
         size = usual_count(
             self.model_sizes[worker] for worker in ready if worker in self.model_sizes
         )
         if size:
             self.model_bytes = size
-            self.planner = create_planner(self._context.experiment, model_bytes=size)
+            self._plan_with(size)
             self._context.record.note_model(size)
 
     def has_usual_model(self, member: Member) -> bool:
@@ -95,6 +89,8 @@ class Planning:
     def epoch_steps(self) -> IntArray | None:
         """The steps of training.local_epochs, [N]. Who has a step time has said its samples."""
         experiment = self._context.experiment
+        if experiment.training.local_epochs is None:
+            return None
         workers = range(experiment.workers)
         return epoch_steps_of(experiment, [self._samples.get(worker, 0) for worker in workers])
 
@@ -132,3 +128,48 @@ def create_planner(
     if packed:
         planner.unpack(packed)
     return planner
+
+
+class Survey:
+    """The survey of a run: once under each coordinator, if no link was timed yet."""
+
+    def __init__(self, context: LeaderContext, planning: Planning) -> None:
+        self._context, self._planning = context, planning
+        self.links: LinkSurvey | None = None  # while it runs
+        self._began: float | None = None
+
+    def is_due(self, participants: Sequence[int]) -> bool:
+        """Whether links have to be timed before the next plan."""
+        if self._began is not None or len(participants) < 2:
+            return False
+        probes = self._context.experiment.cluster.probe_bytes > 0
+        return probes and not self._planning.rounds.links.known()
+
+    def begin(self, participants: Sequence[int], now: float) -> None:
+        """Have links timed by these workers."""
+        stage = self._planning.rounds.stage
+        self._began = now
+        self.links = LinkSurvey(participants, stage.federation.base_topology.links)
+        self._context.waiting.wake(participants)
+
+    def add(self, member: Member, links: Sequence[wire.LinkReport]) -> bool:
+        """What a member timed; whether a survey runs."""
+        if self.links is None:
+            return False
+        self.links.add(member.worker, links)
+        return True
+
+    def is_over(self, now: float) -> bool:
+        """Whether nobody waits for the rest of it."""
+        assert self.links is not None
+        assert self._began is not None
+        alive = [member.worker for member in self._context.conductor.alive(now)]
+        return self.links.is_over(alive) or now - self._began > SURVEY_SECONDS
+
+    def end(self, now: float) -> None:
+        """The first plan is made with what was timed until now."""
+        assert self.links is not None
+        assert self._began is not None
+        timed, self.links = self.links.timed, None
+        self._planning.rounds.learn_links(timed)
+        self._context.history.note(events.Surveyed(sorted(timed), now - self._began))

@@ -19,21 +19,18 @@ from fedhp.cluster.coordinator.planning.link_estimates import (
     Transfer,
     limit_rates,
 )
-from fedhp.cluster.coordinator.planning.outliers import (
-    STEP_TIME_FACTOR,
-    limit_to_median,
-    set_aside_large,
-    usual_count,
-)
 from fedhp.cluster.coordinator.planning.planner import (
+    STEP_TIME_FACTOR,
     NetworkPlanner,
     evaluation_of,
     from_bytes,
+    limit_to_median,
+    set_aside_large,
     to_bytes,
+    usual_count,
 )
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.message_checks import reported
-from fedhp.columns import added_columns
+from fedhp.columns import WORKER_COLUMNS
 from fedhp.engine.accounting import mean_bandwidth
 from fedhp.record.tensors import Arrays, pack, unpack
 from fedhp.rounds.context import PlanningContext
@@ -59,31 +56,13 @@ class NetworkRound:
     """A planned round as the network should carry it out."""
 
     planned: PlannedRound
+    plan: Plan  # what the algorithm decided
+    observation: Observation  # from what
     local_steps: IntArray  # [N]
-    predicted: FloatArray  # [N] s that each worker should need; 0 for those who are absent
+    slowest: float  # s that the round should take
+    middle: float  # s that the worker in the middle should need
     # s that an exchange that begins with the round should take; None: it follows the steps
     transfer_time: float | None = None
-
-    @property
-    def plan(self) -> Plan:
-        """What the algorithm decided."""
-        return self.planned.plan
-
-    @property
-    def observation(self) -> Observation:
-        """What it was decided from."""
-        return self.planned.observation
-
-    @property
-    def slowest(self) -> float:
-        """Seconds that the round should take."""
-        return float(self.predicted.max(initial=0.0))
-
-    @property
-    def middle(self) -> float:
-        """Seconds that the worker in the middle should need."""
-        seconds = self.predicted[self.observation.available]
-        return float(np.median(seconds)) if seconds.size else 0.0
 
 
 class RoundPlanner(NetworkPlanner):
@@ -93,6 +72,7 @@ class RoundPlanner(NetworkPlanner):
         assert is_synchronous(stage.algorithm)
         super().__init__(stage, Planner(stage, believe=_believable, on_network=True))
         self.step_time = np.full(self.workers, np.nan)
+        self._grouped = traits_of(stage.algorithm).group_average
         self._overhead = 1.0  # of a group's transfer: measured / predicted from the links alone
 
     def plan(
@@ -129,9 +109,12 @@ class RoundPlanner(NetworkPlanner):
         if restarted:
             assert isinstance(self.algorithm, Restartable)
             before = self.algorithm.restart(before, np.isin(np.arange(self.workers), restarted))
+        # A worker that has just joined did not report: its own last step time counts.
+        known = np.isfinite(reports.step_time) | ~present
+        step_time = np.where(known, reports.step_time, self.step_time)
         planned = self.planner.plan(
             observed,
-            self._with_step_times(reports, present),
+            replace(reports, step_time=step_time),
             state=before,
             change=_over_working_links,
         )
@@ -151,8 +134,16 @@ class RoundPlanner(NetworkPlanner):
             seconds = np.nan_to_num(self.step_time) * steps + communication
         else:
             seconds = np.full(self.workers, transfer_time + (plan.deadline or 0.0))
-        predicted = np.where(present, seconds, 0.0)
-        return NetworkRound(planned, steps, predicted, transfer_time)
+        needed = seconds[present]
+        return NetworkRound(
+            planned,
+            plan,
+            observation,
+            local_steps=steps,
+            slowest=float(needed.max(initial=0.0)),
+            middle=float(np.median(needed)) if needed.size else 0.0,
+            transfer_time=transfer_time,
+        )
 
     def _learn_overhead(self, measured: float, predicted: float) -> None:
         """Frames, acknowledgements and waiting for each other: what a tree needs in addition to
@@ -214,7 +205,7 @@ class RoundPlanner(NetworkPlanner):
         record = self.planner.finish(planned.planned, measured)
         self.clock = record.clock
         timed = {worker: report.links for worker, report in reports.items()}
-        self._learn_links(timed, round_index=record.round_index)
+        self.learn_links(timed, round_index=record.round_index)
         return record
 
     def probes(self, planned: NetworkRound) -> list[tuple[int, int]]:
@@ -232,15 +223,29 @@ class RoundPlanner(NetworkPlanner):
         used = set(map(tuple, np.sort(planned.plan.exchange.links, axis=1).tolist()))
         return [pair for pair in stale if pair not in used]
 
-    def learn_failed(
-        self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
+    def learn_links(
+        self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int = 0
     ) -> None:
-        """The links of a group average that did not come: one may be slower than was planned."""
-        self._learn_links(timed, round_index=round_index)
-
-    def learn_survey(self, timed: Mapping[int, Sequence[wire.LinkReport]]) -> None:
-        """The links that workers timed before the first round."""
-        self._learn_links(timed, round_index=0)
+        """Transfers that the workers timed; round 0: before the first one. All workers get their
+        orders at once, so times since then can be compared."""
+        transfers = [
+            transfer
+            for worker, links in sorted(timed.items())
+            for link in links
+            if (transfer := self._transfer(worker, link)) is not None
+        ]
+        transfers = limit_rates(transfers)
+        if self.stage.world.sharing:
+            self.links.learn_shared(transfers, round_index=round_index)
+            return
+        for transfer in transfers:
+            self.links.learn(
+                transfer.receiver,
+                transfer.sender,
+                bits=transfer.bits,
+                seconds=transfer.seconds,
+                round_index=round_index,
+            )
 
     def pack(self) -> bytes:
         """Everything that the next coordinator needs."""
@@ -284,38 +289,9 @@ class RoundPlanner(NetworkPlanner):
             state = self.algorithm.expand(state)
         self.planner.state = state
 
-    def _with_step_times(self, reports: Reports, present: BoolArray) -> Reports:
-        """A worker that has just joined did not report: its own last step time counts."""
-        known = np.isfinite(reports.step_time)
-        step_time = np.where(known | ~present, reports.step_time, self.step_time)
-        return replace(reports, step_time=step_time)
-
-    def _learn_links(
-        self, timed: Mapping[int, Sequence[wire.LinkReport]], *, round_index: int
-    ) -> None:
-        """All workers get their orders at once, so times since then can be compared."""
-        transfers = [
-            transfer
-            for worker, links in sorted(timed.items())
-            for link in links
-            if (transfer := self._transfer(worker, link)) is not None
-        ]
-        transfers = limit_rates(transfers)
-        if self.stage.world.sharing:
-            self.links.learn_shared(transfers, round_index=round_index)
-            return
-        for transfer in transfers:
-            self.links.learn(
-                transfer.receiver,
-                transfer.sender,
-                bits=transfer.bits,
-                seconds=transfer.seconds,
-                round_index=round_index,
-            )
-
     def _transfer(self, worker: int, link: wire.LinkReport) -> Transfer | None:
         """What a link shows of its speed; None for nothing."""
-        if traits_of(self.algorithm).group_average and not link.probe and link.bytes:
+        if self._grouped and not link.probe and link.bytes:
             # The pieces of a tree keep the pace of its slowest link: only those that waited count.
             if 2 * link.timed_bytes < link.bytes:
                 return None
@@ -328,10 +304,12 @@ class RoundPlanner(NetworkPlanner):
     def _measures(self, reports: WireReports) -> dict[str, FloatArray]:
         """The added columns of the record that somebody has reported, [N] each."""
         measures = {}
-        for column in added_columns():
+        for column in WORKER_COLUMNS:
+            if not column.added:
+                continue
             values = np.full(self.workers, np.nan)
             for worker, report in reports.items():
-                values[worker] = reported(report, column)
+                values[worker] = report.measures.get(column.name, np.nan)
             if np.isfinite(values).any():
                 measures[column.name] = values
         return measures

@@ -15,12 +15,12 @@ import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous
 from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
-from fedhp.cluster.coordinator.planning.outliers import usual_count
 from fedhp.cluster.coordinator.planning.planner import (
     NetworkPlanner,
     evaluation_of,
     from_bytes,
     to_bytes,
+    usual_count,
 )
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth

@@ -53,7 +53,8 @@ class AnnouncingLedger:
         stand_by: Callable[[str], AbstractAsyncContextManager[None]],
     ) -> None:
         self._ledger, self._folder, self._stand_by = ledger, folder, stand_by
-        self.lost = ledger.lost
+        self.lost, self.leads, self.place = ledger.lost, ledger.leads, ledger.place
+        self.committed, self.commit, self.close = ledger.committed, ledger.commit, ledger.close
         self.has_led = False
         self._epoch = 0
 
@@ -97,26 +98,6 @@ class AnnouncingLedger:
         content = json.dumps(asdict(announcement)).encode()
         with storage_errors(self._folder / file, option="--out"):
             write_file(self._folder / file, content, mode=PRIVATE_FILE)
-
-    def place(self) -> str:
-        """Which copy of the ledger this is."""
-        return self._ledger.place()
-
-    def leads(self) -> bool:
-        """Whether this process leads at this moment."""
-        return self._ledger.leads()
-
-    async def committed(self) -> bytes | None:
-        """The last committed state."""
-        return await self._ledger.committed()
-
-    async def commit(self, state: bytes) -> None:
-        """Make this the committed state."""
-        await self._ledger.commit(state)
-
-    async def close(self) -> None:
-        """Let the next one lead."""
-        await self._ledger.close()
 
 
 def _local_address(address: str) -> str:

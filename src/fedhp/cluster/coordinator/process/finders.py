@@ -8,10 +8,9 @@ from pathlib import Path
 
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.process.announcements import read_announcement
-from fedhp.cluster.ledger.base import RunStopped, Unreachable
+from fedhp.cluster.ledger.base import PURPOSE, RunStopped, Unreachable
 from fedhp.cluster.ledger.etcd import Leader, find_leader, read_committed
 from fedhp.cluster.ledger.etcd_client import check_etcd_tls
-from fedhp.cluster.ledger.signed import PURPOSE
 from fedhp.cluster.security.signatures import verify
 from fedhp.errors import IdentityError
 

@@ -20,11 +20,10 @@ from fedhp.cluster.coordinator.process.finders import FEDERATION
 from fedhp.cluster.coordinator.process.metrics import Metrics, snapshot_of
 from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.coordinator.process.standby import StandbyService, standing_by
-from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
+from fedhp.cluster.ledger.base import Ledger, NotLeader, SignedLedger, Unreachable
 from fedhp.cluster.ledger.etcd import LEASE, EtcdLedger, Leader, find_leader
 from fedhp.cluster.ledger.etcd_client import check_etcd_tls, is_plain, parse_etcd_url
 from fedhp.cluster.ledger.local import LocalLedger
-from fedhp.cluster.ledger.signed import SignedLedger
 from fedhp.cluster.metrics_server import Health, MetricsServer
 from fedhp.cluster.protocol.addresses import HostPort, check_free, parse_address, parse_listen
 from fedhp.cluster.security.identity import Identity, load_identity
@@ -157,14 +156,13 @@ async def coordinate(
         server = MetricsServer(settings.metrics, metrics.registry, update)
         LOG.info("metrics at port %d", server.port)
 
-    def round_ended(record: RoundRecord) -> None:
-        if server is not None:
-            metrics.round_ended(record)
+    def counted(record: RoundRecord) -> None:
+        metrics.round_ended(record)
         on_round(record)
 
     async def lead_until_over() -> None:
         while not await _lead_once(
-            settings, own, expiry=expiry, current=current, on_round=round_ended
+            settings, own, expiry=expiry, current=current, on_round=counted if server else on_round
         ):
             await asyncio.sleep(CANDIDATE_RETRY_SECONDS)
 

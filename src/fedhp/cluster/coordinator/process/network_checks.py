@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedhp.algorithms.base import Restartable, built_ins, traits_of
+from fedhp.algorithms.base import Restartable, built_ins, rule_of, traits_of
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError, RunError
 from fedhp.rounds.context import PlanningContext, planning_context
@@ -54,10 +54,21 @@ def check_network(experiment: Experiment) -> None:
             fix="simulate it, and write world.trace with: fedhp export RUN --trace FILE",
         )
     traits = traits_of(stage.algorithm)
-    if traits.simulated:
+    problem = traits.simulated
+    if not problem and traits.mailbox != "meet":
+        problem = (
+            f"has Traits(mailbox={traits.mailbox!r}), but workers of a network meet in pairs: they "
+            "neither deliver into boxes nor gather in groups"
+        )
+    if not problem and rule_of(stage.algorithm).per_link():
+        problem = (
+            "has a rule with send_to(), but a worker of a network sends the same message to all "
+            "that read it"
+        )
+    if problem:
         on_network = built_ins(lambda part: not part.traits.simulated)
         raise ConfigError(
-            f"{experiment.algorithm.name!r} {traits.simulated}",
+            f"{experiment.algorithm.name!r} {problem}",
             key="algorithm.name",
             allowed=f"{', '.join(on_network)}, or your own",
             fix="choose another algorithm, or simulate it with: fedhp run",

@@ -20,9 +20,14 @@ import grpc.aio
 from fedhp.cluster.ledger.etcd import Leader
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol.addresses import HostPort, is_name, split_host_port
-from fedhp.cluster.protocol.call_limits import REFUSAL_COST, CallLimits, LogThrottle
+from fedhp.cluster.protocol.calls import (
+    COORDINATOR_SERVICE,
+    REFUSAL_COST,
+    CallLimits,
+    LogThrottle,
+    ServiceMethods,
+)
 from fedhp.cluster.protocol.guard import Refused
-from fedhp.cluster.protocol.service_methods import COORDINATOR_SERVICE, ServiceMethods
 from fedhp.cluster.security.renewal import AnyIdentity
 from fedhp.cluster.security.tls import AllowList, identify_caller, server_credentials
 from fedhp.errors import FedhpError

@@ -179,9 +179,10 @@ export class Timeline {
   }
 
   /** link to 10: 6.89 s */
-  linkText({ link_with: other, link_time: time, directed }) {
+  linkText({ link_with: other, link_time: time, directed, last_worker: last }) {
     const { focus } = this.context;
-    return isNumber(other) ? `link ${directed ? "from" : "to"} ${focus.info.network ? focus.name(other) : other}: ${seconds(time)}` : "no link";
+    const name = other === last ? "the server" : focus.info.network ? focus.name(other) : other;
+    return isNumber(other) ? `link ${directed ? "from" : "to"} ${name}: ${seconds(time)}` : "no link";
   }
 
   lastText(pace) {

@@ -689,7 +689,7 @@ export class Topology {
         this.linksOf(target.worker),
       ];
     }
-    const [a, b] = [focus.name(target.a), focus.name(target.b)];
+    const [a, b] = [focus.name(target.a), target.a === target.b && !target.none ? "server" : focus.name(target.b)];
     if (target.none) {
       if (target.a === target.b) return [a, "the same worker", this.linksOf(target.a)];
       if (!this.partial) return [`${a} – ${b}`, "no link in this round"];
