@@ -18,8 +18,9 @@ from fedhp.cluster.coordinator.context import WaitingMembers
 from fedhp.cluster.coordinator.service import CoordinatorService
 from fedhp.cluster.protocol import calls as call_limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.calls import CallLimits, LogThrottle
+from fedhp.cluster.protocol.calls import CallLimits
 from fedhp.cluster.protocol.guard import Envelopes, Refused
+from fedhp.cluster.protocol.limits import LOG_LINES, LogThrottle
 from fedhp.cluster.protocol.message_checks import check_next
 from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
@@ -211,5 +212,5 @@ def test_two_thousand_calls_of_one_member(kind: str, tmp_path: Path, record_prop
         f"{outcome.answers['resource_exhausted']} refused in {time.monotonic() - started:.0f} s",
     )
     assert outcome.answers["resource_exhausted"] > 0
-    assert outcome.answers["refusals logged"] <= 2 * call_limits.LOG_LINES
+    assert outcome.answers["refusals logged"] <= 2 * LOG_LINES
     assert min(outcome.flooded) > 0

@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from fedhp.cluster.protocol import calls as call_limits
-from fedhp.cluster.protocol.calls import CallLimits, LogThrottle
+from fedhp.cluster.protocol.calls import CallLimits
 from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.limits import LogThrottle
 
 
 class Clock:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhp.cluster.protocol.calls import LogThrottle
+from fedhp.cluster.protocol.limits import LogThrottle
 from fedhp.cluster.security.handshakes import HandshakeLog
 from net.identities import make_ours
 from waiting import PATIENCE

@@ -18,8 +18,8 @@ from fedhp.cluster.coordinator.conductor import Conductor
 from fedhp.cluster.coordinator.run_record import RunRecordWriter
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.calls import LogThrottle
 from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.limits import LogThrottle
 from fedhp.cluster.protocol.message_checks import (
     MAX_WARNING_MEMBERS,
     MAX_WARNINGS,

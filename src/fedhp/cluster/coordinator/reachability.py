@@ -15,7 +15,7 @@ from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.calls import LogThrottle
+from fedhp.cluster.protocol.limits import LogThrottle
 from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS, MAX_CAUSE, one_line
 from fedhp.types import Pair
 

@@ -20,8 +20,9 @@ from fedhp.cluster.coordinator.members.dial_back import source_of
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
-from fedhp.cluster.protocol.calls import REFUSAL_COST, CallLimits, LogThrottle, Messages
+from fedhp.cluster.protocol.calls import REFUSAL_COST, CallLimits, Messages
 from fedhp.cluster.protocol.guard import CALL_RULES, Refused
+from fedhp.cluster.protocol.limits import LogThrottle
 from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
 from fedhp.cluster.security.tls import (

@@ -1,13 +1,9 @@
-"""How a server takes calls: nothing of a call is read before its service has let it in; how many
-calls one peer may have open and make, and how often its refusals are logged.
+"""How a server takes calls, and how many one peer, by its certificate, may have open and make.
 
 gRPC itself would read and parse a request before it asks anybody. Here every method takes a stream
 of messages that are read and parsed one by one, inside the service's own checks; for a caller it
-is the same on the wire. What is not read waits in the window of its stream (limits.py).
-
-Peers are told apart by the name in their certificate. A call beyond the limits is held for a
-while before it is refused: who calls again at once, as a flood does, slows down itself. Nothing of
-a held call has been read; what arrived of it fills at most the window of its stream.
+is the same on the wire. What is not read waits in the window of its stream (limits.py). A call
+beyond the limits is held for a while, unread, before it is refused: a flood slows down itself.
 """
 
 from __future__ import annotations
@@ -47,7 +43,6 @@ HOLD_SECONDS, LONGEST_HOLD_SECONDS = 0.02, 10.0  # per call that is held already
 CONNECTIONS = 4  # of one peer with open calls; an honest one has one or two
 # In the windows of held calls; beyond that calls are refused at once.
 HELD_BYTES_PER_PEER, HELD_BYTES = 32 << 20, 128 << 20
-LOG_LINES, LOG_SECONDS = 10, 60.0  # of one kind in this time; more are only counted
 
 
 class Service(Protocol):
@@ -210,27 +205,3 @@ class CallLimits:
             self._held[peer] -= 1
             if not self._held[peer]:
                 del self._held[peer]
-
-
-class LogThrottle:
-    """Lets the first lines of a kind pass, then counts: nobody may fill a disk with refusals."""
-
-    def __init__(
-        self,
-        *,
-        lines: int = LOG_LINES,
-        seconds: float = LOG_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._lines, self._seconds, self._clock = lines, seconds, clock
-        self.kinds: dict[tuple[str, ...], tuple[float, int]] = {}  # since when, and how many
-
-    def admit(self, *kind: str) -> tuple[bool, int]:
-        """Whether to write a line of this kind now, and how many were left out before it."""
-        now = self._clock()
-        since, count = self.kinds.get(kind, (now, 0))
-        left_out = 0
-        if now - since >= self._seconds:
-            left_out, since, count = max(0, count - self._lines), now, 0
-        self.kinds[kind] = since, count + 1
-        return count < self._lines, left_out

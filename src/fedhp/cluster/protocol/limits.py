@@ -1,7 +1,12 @@
-"""Every bound on size, count and time that does not depend on an experiment, by name."""
+"""Every bound on size, count and time that does not depend on an experiment, by name.
+
+Nothing here imports gRPC: the log of handshakes starts before it does (security/handshakes.py).
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 PROTOCOL_VERSION = 1
@@ -36,6 +41,7 @@ DIAL_BACK_SECONDS = 25.0  # until the members have tried an address
 CHUNK_SECONDS = 20.0  # between two chunks of a stream
 CONNECT_SECONDS = 5.0
 FOREVER = 1e9  # s, sent in place of infinity
+LOG_LINES, LOG_SECONDS = 10, 60.0  # of one kind in this time; more are only counted
 
 # Of every gRPC channel and server. A stopped process still answers keepalive: deadlines and
 # heartbeats notice it.
@@ -84,3 +90,27 @@ def coordinator_limits(workers: int) -> ServerLimits:
 STANDBY_LIMITS = coordinator_limits(0)
 # Of a worker: its peers send models, and the window is what is under way on a slow link.
 WORKER_LIMITS = ServerLimits(CHUNK_MESSAGE_BYTES, window=256 << 10, streams=8)
+
+
+class LogThrottle:
+    """Lets the first lines of a kind pass, then counts: nobody may fill a disk with refusals."""
+
+    def __init__(
+        self,
+        *,
+        lines: int = LOG_LINES,
+        seconds: float = LOG_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lines, self._seconds, self._clock = lines, seconds, clock
+        self.kinds: dict[tuple[str, ...], tuple[float, int]] = {}  # since when, and how many
+
+    def admit(self, *kind: str) -> tuple[bool, int]:
+        """Whether to write a line of this kind now, and how many were left out before it."""
+        now = self._clock()
+        since, count = self.kinds.get(kind, (now, 0))
+        left_out = 0
+        if now - since >= self._seconds:
+            left_out, since, count = max(0, count - self._lines), now, 0
+        self.kinds[kind] = since, count + 1
+        return count < self._lines, left_out

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from fedhp.cluster.protocol.calls import LogThrottle
+from fedhp.cluster.protocol.limits import LogThrottle
 
 LOG = logging.getLogger("fedhp.tls")
 VERBOSITY, TRACE = "GRPC_VERBOSITY", "GRPC_TRACE"

@@ -14,9 +14,9 @@ from fedhp.cluster.history import History
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.calls import LogThrottle
 from fedhp.cluster.protocol.codec import BadModel
 from fedhp.cluster.protocol.guard import BAD_REASONS, Envelopes, Guard, Refused, TicketChecker
+from fedhp.cluster.protocol.limits import LogThrottle
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.leader_proof import check_proof
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity

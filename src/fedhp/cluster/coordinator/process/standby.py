@@ -24,10 +24,10 @@ from fedhp.cluster.protocol.calls import (
     COORDINATOR_SERVICE,
     REFUSAL_COST,
     CallLimits,
-    LogThrottle,
     ServiceMethods,
 )
 from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.protocol.limits import LogThrottle
 from fedhp.cluster.security.renewal import AnyIdentity
 from fedhp.cluster.security.tls import AllowList, identify_caller, server_credentials
 from fedhp.errors import FedhpError
