@@ -300,7 +300,7 @@ def commits_have_enough_reports(timeline: RunTimeline) -> Found:
 def attempts_end_by_their_deadline(timeline: RunTimeline) -> Found:
     """Even if workers die; pauses of the coordinator that it noted do not count."""
     for term in timeline.terms:
-        ends = {e.attempt: e.at for e in term.events if e.is_a(Committed, GaveUp)}
+        ends = {event.attempt: event.at for event in term.events_of(Committed, GaveUp)}
         for event in term.events_of(Began):
             attempt, start = event.attempt, event.at
             if timeline.asynchronous or attempt not in ends:
