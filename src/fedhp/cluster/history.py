@@ -222,7 +222,8 @@ def compacted(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _sum(lines: list[dict[str, Any]]) -> dict[str, Any]:
     attempts = _attempts_of(lines)
     numbers = [number for _, _, number in attempts]
-    common = {key: lines[-1][key] for key in ("at", "who", "process") if key in lines[-1]}
+    keys: list[str] = ["at", "who", "process"]
+    common = {key: lines[-1][key] for key in keys if key in lines[-1]}
     summary = kinds.LeftOut(*attempts[0][:2], min(numbers), max(numbers), len(lines))
     return {**common, "event": LEFT_OUT, **summary.facts()}
 
