@@ -300,10 +300,9 @@ class Cluster:
 
     def rounds(self, *, after: int = 0) -> Iterator[RoundFacts]:
         """The committed rounds after this one, from the records."""
-        folders = map(self.record_folder, self.coordinators)
         rounds = {
             facts.round_index: facts
-            for folder in folders
+            for folder in map(self.record_folder, self.coordinators)
             if (folder / RECORD_FILE).is_file()
             for facts in read_rounds(folder, after=after)
         }
