@@ -159,7 +159,8 @@ def _numbered(file: Path) -> list[tuple[int, Path]]:
     parts = sorted(
         (int(match[1]), part)
         for part in file.parent.glob(f"{glob.escape(file.name)}.*")
-        if (match := pattern.fullmatch(part.name)) is not None and _is_plain(part)
+        # A link would lead out of the folder.
+        if (match := pattern.fullmatch(part.name)) and part.is_file() and not part.is_symlink()
     )
     if parts and not parts[0][0]:
         lines = events_in(read_plain(parts[0][1]))
@@ -167,11 +168,6 @@ def _numbered(file: Path) -> list[tuple[int, Path]]:
         last = through[-1] if through and isinstance(through[-1], int) else 0
         parts = [parts[0], *(part for part in parts[1:] if part[0] > last)]
     return parts
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether it is a file and no link, which would lead out of the folder."""
-    return path.is_file() and not path.is_symlink()
 
 
 def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:

@@ -136,9 +136,8 @@ def target_of(
         )
     latest, *earlier = sorted(announcements, key=lambda announcement: -announcement.epoch)
     others = tuple(CoordinatorAddress(other.address, other.name) for other in earlier)
-    folder_of_certificates = certificates or folder / CERTIFICATES
-    run = next(iter(runs), "")
-    return Target(latest.address, folder_of_certificates, name, latest.name, others, run=run)
+    certificates, run = certificates or folder / CERTIFICATES, next(iter(runs), "")
+    return Target(latest.address, certificates, name, latest.name, others, run=run)
 
 
 def _quiet(text: str) -> None:
