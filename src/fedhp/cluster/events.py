@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias, dataclass_transform
 
-from fedhp.cluster.history import DROPPED, LEFT_OUT
 from fedhp.cluster.protocol.attempt import Attempt
 
 
@@ -21,7 +20,7 @@ class Event:
 
     event: ClassVar[str]
 
-    def __init_subclass__(cls, event: str) -> None:
+    def __init_subclass__(cls, event: str = "") -> None:
         cls.event = event
         dataclasses.dataclass(frozen=True)(cls)
 
@@ -29,13 +28,10 @@ class Event:
         """What the line says, apart from when and who."""
         facts: dict[str, Any] = {}
         for name, value in vars(self).items():
-            if value is None:
-                continue
-            if isinstance(value, Attempt):
-                facts.update(value.to_facts())
-            elif isinstance(value, dict):
-                facts.update(value)
-            else:
+            several = value.to_facts() if isinstance(value, Attempt) else value
+            if isinstance(several, dict):
+                facts.update(several)
+            elif value is not None:
                 facts[name] = value
         return facts
 
@@ -43,7 +39,15 @@ class Event:
 Kind: TypeAlias = type[Event]
 
 
-class LeftOut(Event, event=LEFT_OUT):
+class AttemptEvent(Event):
+    attempt: Attempt
+
+
+class MemberEvent(Event):
+    worker: int
+
+
+class LeftOut(Event, event="left_out"):
     """Lines of these attempts were left out, where there were many at one round."""
 
     epoch: int
@@ -53,10 +57,9 @@ class LeftOut(Event, event=LEFT_OUT):
     lines: int
 
 
-class Dropped(Event, event=DROPPED):
+class Dropped(AttemptEvent, event="dropped"):
     """Lines up to this attempt were dropped with the oldest parts."""
 
-    attempt: Attempt
     lines: int
     parts: int
 
@@ -134,10 +137,9 @@ class Surveyed(Event, event="survey"):
     seconds: float
 
 
-class Began(Event, event="attempt"):
+class Began(AttemptEvent, event="attempt"):
     """An attempt begins."""
 
-    attempt: Attempt
     participants: Sequence[int]
     deadline: float  # s
     exchange: dict[str, Any]  # what the record does not say of it: enough to repeat it
@@ -145,10 +147,9 @@ class Began(Event, event="attempt"):
     back_to: Sequence[int] | None = None  # the attempt that everyone goes back to
 
 
-class Reported(Event, event="report"):
+class Reported(AttemptEvent, event="report"):
     """A report of a worker was accepted."""
 
-    attempt: Attempt
     worker: int
     digest: str
     turn: int | None = None
@@ -159,27 +160,23 @@ class Reported(Event, event="report"):
     lost_at: Sequence[int] | None = None  # from which exchange on, if not in any of the round
 
 
-class Failed(Event, event="failed"):
+class Failed(AttemptEvent, event="failed"):
     """A worker has no group average."""
 
-    attempt: Attempt
     worker: int
     lost: Sequence[int]
     why: str
 
 
-class Disputed(Event, event="disputed"):
+class Disputed(AttemptEvent, event="disputed"):
     """Two neighbors in a tree have different results."""
 
-    attempt: Attempt
     above: int
     below: int
 
 
-class GaveUp(Event, event="gave_up"):
+class GaveUp(AttemptEvent, event="gave_up"):
     """The attempt does not count."""
-
-    attempt: Attempt
 
 
 class LeftAside(Event, event="left_aside"):
@@ -188,18 +185,16 @@ class LeftAside(Event, event="left_aside"):
     workers: Sequence[int]
 
 
-class WentBack(Event, event="went_back"):
+class WentBack(AttemptEvent, event="went_back"):
     """Everyone continues from an earlier attempt."""
 
-    attempt: Attempt
     to: Sequence[int]
     why: str
 
 
-class Committed(Event, event="commit"):
+class Committed(AttemptEvent, event="commit"):
     """The attempt counts."""
 
-    attempt: Attempt
     reported: Sequence[int]
 
 
@@ -209,10 +204,9 @@ class Gone(Event, event="gone"):
     workers: Sequence[int]
 
 
-class Suspended(Event, event="suspended"):
+class Suspended(MemberEvent, event="suspended"):
     """A worker is put aside."""
 
-    worker: int
     rounds: int
     why: str
 
@@ -220,62 +214,48 @@ class Suspended(Event, event="suspended"):
 # --- members, by a coordinator -------------------------------------------------------------
 
 
-class Joined(Event, event="join"):
+class Joined(MemberEvent, event="join"):
     """A worker is a member."""
 
-    worker: int
     name: str
 
 
-class SetupNoted(Event, event="setup"):
+class SetupNoted(MemberEvent, event="setup"):
     """A worker said what it has; private: it trains on samples of its own."""
 
-    worker: int
     private: bool
 
 
-class Left(Event, event="leave"):
+class Left(MemberEvent, event="leave"):
     """A member left."""
 
-    worker: int
     why: str
 
 
-class Dismissed(Event, event="dismissed"):
+class Dismissed(MemberEvent, event="dismissed"):
     """A member got its last order."""
 
-    worker: int
 
-
-class Drained(Event, event="drain"):
+class Drained(MemberEvent, event="drain"):
     """A member is to leave after its round."""
 
-    worker: int
 
-
-class Released(Event, event="released"):
+class Released(MemberEvent, event="released"):
     """Nobody waits any longer for a member that is to leave."""
 
-    worker: int
 
-
-class FellBehind(Event, event="behind"):
+class FellBehind(MemberEvent, event="behind"):
     """A member has to catch up."""
 
-    worker: int
 
-
-class Removed(Event, event="removed"):
+class Removed(MemberEvent, event="removed"):
     """A member is out."""
 
-    worker: int
     why: str
 
 
-class Allowed(Event, event="allowed"):
+class Allowed(MemberEvent, event="allowed"):
     """A member may join again."""
-
-    worker: int
 
 
 class NewCertificate(Event, event="certificate"):
@@ -298,31 +278,26 @@ class Quarantined(Event, event="quarantined"):
     worker: int | None = None
 
 
-class Lost(Event, event="lost"):
+class Lost(MemberEvent, event="lost"):
     """A member or its connection is gone."""
 
-    worker: int
     why: str
 
 
-class Suspect(Event, event="suspect"):
+class Suspect(MemberEvent, event="suspect"):
     """No heartbeat for a while."""
 
-    worker: int
     seconds: float
 
 
-class Dead(Event, event="dead"):
+class Dead(MemberEvent, event="dead"):
     """No heartbeat for so long that the member must join again."""
 
-    worker: int
     seconds: float
 
 
-class Heard(Event, event="heard"):
+class Heard(MemberEvent, event="heard"):
     """A member that was silent is there again."""
-
-    worker: int
 
 
 class Ended(Event, event="ended"):
@@ -369,34 +344,29 @@ class Ordered(Event, event="order"):
     attempt: Attempt
 
 
-class Advanced(Event, event="advanced"):
+class Advanced(AttemptEvent, event="advanced"):
     """Its model of this attempt is committed."""
 
-    attempt: Attempt
 
-
-class CaughtUp(Event, event="caught_up"):
+class CaughtUp(AttemptEvent, event="caught_up"):
     """It took the committed model from a peer."""
 
-    attempt: Attempt
     peer: str
     position: dict[str, Any]  # of its batches, where it has any
 
 
-class Trained(Event, event="trained"):
+class Trained(AttemptEvent, event="trained"):
     """Its local steps are done."""
 
-    attempt: Attempt
     turn: int | None = None
     steps: int = 0
     during: int | None = None  # of these, while the group averaged
     seconds: float | None = None
 
 
-class Mixed(Event, event="mixed"):
+class Mixed(AttemptEvent, event="mixed"):
     """Its model after the exchange is stored."""
 
-    attempt: Attempt
     turn: int | None = None
     digest: str = ""
     consensus: str | None = None
@@ -408,23 +378,19 @@ class Averaged(Event, event="averaged"):
     peer: str
 
 
-class LostAverage(Event, event="average_lost"):
+class LostAverage(AttemptEvent, event="average_lost"):
     """There is no group average."""
 
-    attempt: Attempt
     why: str
 
 
-class ModelDiverged(Event, event="diverged"):
+class ModelDiverged(AttemptEvent, event="diverged"):
     """Its model would not be finite any more."""
 
-    attempt: Attempt
 
-
-class ReportAnswered(Event, event="reported"):
+class ReportAnswered(AttemptEvent, event="reported"):
     """Whether its report counts."""
 
-    attempt: Attempt
     accepted: bool
     why: str
 

@@ -18,8 +18,10 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
+from fedhp.cluster import events as kinds
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import PRIVATE_FILE, read_plain, restrict, storage_errors, write_file
 from fedhp.texts import printable_texts
@@ -32,20 +34,9 @@ ATTEMPTS = 10  # of one round, of the first and of the last ones, that a part ke
 LASTING = ("lead", "join", "certificate", "removed", "allowed", "finished")
 # Without an attempt of their own: these lines are left out together with those of the attempts.
 PER_ATTEMPT = ("left_aside", "waiting")
-DROPPED, LEFT_OUT = "dropped", "left_out"
+DROPPED, LEFT_OUT = kinds.Dropped.event, kinds.LeftOut.event
 
 _Attempt: TypeAlias = tuple[int, int, int]  # epoch, round, number
-
-
-class WrittenEvent(Protocol):
-    """What events.py declares: its kind, and what a line says of it."""
-
-    @property
-    def event(self) -> str:
-        """The word in the line."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """What the line says, apart from when and who."""
 
 
 class History:
@@ -65,20 +56,21 @@ class History:
         self._size = self._file.tell()
         self._tries = 0  # the most attempts at one round in this file
 
-    def note(self, event: WrittenEvent) -> None:
+    def note(self, event: kinds.Event) -> None:
         """Append one event, as soon as the disk has space for it."""
         self.append(event.event, event.facts())
 
     def append(self, event: str, facts: Mapping[str, Any]) -> None:
         """Append a line about an event of this kind."""
-        common = {"at": time.time(), "who": self.name, "process": os.getpid(), "event": event}
-        if "attempt" in facts:
-            self._tries = max(self._tries, facts["attempt"])
-        self._unwritten += json.dumps({**common, **facts}).encode() + b"\n"
+        self._tries = max(self._tries, facts.get("attempt", 0))
+        self._unwritten += json.dumps({**self._common(event), **facts}).encode() + b"\n"
         with contextlib.suppress(StorageFull):
             self.flush()
             if self._size > PART_BYTES:
                 self._begin_part()
+
+    def _common(self, event: str) -> dict[str, Any]:
+        return {"at": time.time(), "who": self.name, "process": os.getpid(), "event": event}
 
     @property
     def waits_for_space(self) -> bool:
@@ -119,21 +111,17 @@ class History:
         kept = parts[:1] if not parts[0][0] else []
         place, oldest = parts[len(kept)]
         lines = [
-            line for _, part in (*kept, (place, oldest)) for line in events_in(part.read_bytes())
+            line for _, part in parts[: len(kept) + 1] for line in events_in(part.read_bytes())
         ]
         lasting = [line for line in lines if line["event"] in LASTING]
         earlier = [line for line in lines if line["event"] == DROPPED]
-        known = [attempt for line in lines if (attempt := _attempt_of(line)) is not None]
-        epoch, round_, number = max(known, key=lambda last: (last[1], last[0]), default=(0, 0, 0))
+        last = max(_attempts_of(lines), key=lambda last: (last[1], last[0]), default=(0, 0, 0))
         count = len(lines) - len(lasting) - len(earlier) + sum(line["lines"] for line in earlier)
-        common = {"at": time.time(), "who": self.name, "process": os.getpid(), "event": DROPPED}
-        facts = {"epoch": epoch, "round": round_, "attempt": number}
-        summary = {**common, **facts, "lines": count, "parts": place}
+        summary = self._common(DROPPED) | kinds.Dropped(Attempt(*last), count, place).facts()
         _write_lines(self._path.with_name(f"{self._path.name}.0"), [*lasting, summary])
         oldest.unlink()
 
     def close(self) -> None:
-        """Close the file."""
         with contextlib.suppress(StorageFull):
             self.flush()
         self._file.close()
@@ -171,7 +159,8 @@ def _numbered(file: Path) -> list[tuple[int, Path]]:
     parts = sorted(
         (int(match[1]), part)
         for part in file.parent.glob(f"{glob.escape(file.name)}.*")
-        if (match := pattern.fullmatch(part.name)) is not None and _is_plain(part)
+        # A link would lead out of the folder.
+        if (match := pattern.fullmatch(part.name)) and part.is_file() and not part.is_symlink()
     )
     if parts and not parts[0][0]:
         lines = events_in(read_plain(parts[0][1]))
@@ -179,11 +168,6 @@ def _numbered(file: Path) -> list[tuple[int, Path]]:
         last = through[-1] if through and isinstance(through[-1], int) else 0
         parts = [parts[0], *(part for part in parts[1:] if part[0] > last)]
     return parts
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether it is a file and no link, which would lead out of the folder."""
-    return path.is_file() and not path.is_symlink()
 
 
 def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
@@ -198,13 +182,16 @@ def _attempt_of(line: Mapping[str, Any]) -> _Attempt | None:
         return None
 
 
+def _attempts_of(lines: Iterable[Mapping[str, Any]]) -> list[_Attempt]:
+    return [attempt for line in lines if (attempt := _attempt_of(line)) is not None]
+
+
 def compacted(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The lines without those of most attempts at one round, and how many those were."""
     lines = list(lines)
     numbers: dict[tuple[int, int], set[int]] = {}
-    for line in lines:
-        if (attempt := _attempt_of(line)) is not None:
-            numbers.setdefault(attempt[:2], set()).add(attempt[2])
+    for epoch, index, number in _attempts_of(lines):
+        numbers.setdefault((epoch, index), set()).add(number)
     spare = {
         (*round_, number)
         for round_, tried in numbers.items()
@@ -229,13 +216,12 @@ def compacted(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _sum(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    attempts = [attempt for line in lines if (attempt := _attempt_of(line)) is not None]
-    epoch, round_, _ = attempts[0]
+    attempts = _attempts_of(lines)
     numbers = [number for _, _, number in attempts]
     keys: list[str] = ["at", "who", "process"]
     common = {key: lines[-1][key] for key in keys if key in lines[-1]}
-    facts = {"epoch": epoch, "round": round_, "first": min(numbers), "last": max(numbers)}
-    return {**common, "event": LEFT_OUT, **facts, "lines": len(lines)}
+    summary = kinds.LeftOut(*attempts[0][:2], min(numbers), max(numbers), len(lines))
+    return {**common, "event": LEFT_OUT, **summary.facts()}
 
 
 def events_in(content: bytes) -> Iterator[dict[str, Any]]:

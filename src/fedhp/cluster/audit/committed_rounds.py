@@ -117,8 +117,8 @@ def _read_round(
         directed=bool(rows["directed"][0]),
         scored=LinkVerdict.SCORED.word in links["verdict"],
         has_all_links=rows["links_recorded"][0] == rows["links_known"][0],
-        compute_time=_as_array(workers["compute_time"]),
-        communication_time=_as_array(workers["communication_time"]),
+        compute_time=np.array(workers["compute_time"], dtype=np.float64),
+        communication_time=np.array(workers["communication_time"], dtype=np.float64),
         round_time=rows["round_time"][0],
         exchange=from_facts(began),
         rule=rule_in(began),
@@ -132,7 +132,3 @@ def _read_round(
 def _lost(report: Mapping[str, Any]) -> dict[int, int]:
     lost = report.get("lost", ())
     return dict(zip(lost, report.get("lost_at") or [0] * len(lost), strict=True))
-
-
-def _as_array(column: list[float | None]) -> FloatArray:
-    return np.array([np.nan if value is None else value for value in column])

@@ -242,14 +242,11 @@ def every_report_counts_once(timeline: RunTimeline) -> Found:
         for event in term.events:
             if event.is_a(Committed, GaveUp):
                 over.add(event.attempt)
-            if event.is_a(Committed) and event["reported"]:
+            if event.is_a(Committed) and (named := event["reported"]):
                 workers = sorted({who for done, who, _ in counted if done == event.attempt})
-                if workers != sorted(event["reported"]):
-                    text = f"the commit of ({event.attempt}) names the reports of workers "
-                    yield (
-                        f"{text}{event['reported']}, but those of {workers} were counted",
-                        event.at,
-                    )
+                if workers != sorted(named):
+                    text = f"the commit of ({event.attempt}) names the reports of workers {named}, "
+                    yield f"{text}but those of {workers} were counted", event.at
             if not event.is_a(Reported):
                 continue
             attempt, worker, _ = key = _report_key(event)
@@ -300,7 +297,7 @@ def commits_have_enough_reports(timeline: RunTimeline) -> Found:
 def attempts_end_by_their_deadline(timeline: RunTimeline) -> Found:
     """Even if workers die; pauses of the coordinator that it noted do not count."""
     for term in timeline.terms:
-        ends = {e.attempt: e.at for e in term.events if e.is_a(Committed, GaveUp)}
+        ends = {event.attempt: event.at for event in term.events_of(Committed, GaveUp)}
         for event in term.events_of(Began):
             attempt, start = event.attempt, event.at
             if timeline.asynchronous or attempt not in ends:

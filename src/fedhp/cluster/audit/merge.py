@@ -191,7 +191,7 @@ def _check_same_run(terms: Sequence[LeadershipTerm], histories: Iterable[_Histor
 
 
 def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, Any]:
-    previous: tuple[Path, dict[str, Any]] | None = None
+    experiments: dict[Path, dict[str, Any]] = {}
     for folder, meta in metas.items():
         if meta.get("run") != run:
             raise RunError(
@@ -207,20 +207,17 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
                 allowed="a record this program wrote, unchanged",
                 fix=COPY_AGAIN,
             )
-        experiment = to_tables(
-            parse(tables, origins=Origins(str(folder / RECORD_FILE)), stored=True)
-        )
-        changed = differences(previous[1], experiment) if previous else []
-        if previous and changed:
-            key, old, new = changed[0]
-            raise RunError(
-                f"{folder}: {key} is {new!r}, but {old!r} in {previous[0]}",
-                allowed="records of one experiment",
-                fix="leave out the folder that does not belong to this run",
-            )
-        previous = folder, experiment
-    assert previous is not None
-    return previous[1]
+        origins = Origins(str(folder / RECORD_FILE))
+        experiment = to_tables(parse(tables, origins=origins, stored=True))
+        for other, earlier in experiments.items():
+            for key, old, new in differences(earlier, experiment):
+                raise RunError(
+                    f"{folder}: {key} is {new!r}, but {old!r} in {other}",
+                    allowed="records of one experiment",
+                    fix="leave out the folder that does not belong to this run",
+                )
+        experiments = {folder: experiment}  # the others are equal
+    return experiment
 
 
 def _check_rounds(terms: Sequence[LeadershipTerm], rounds: int) -> None:
@@ -416,15 +413,14 @@ def _new_run_folder(out: Path) -> Iterator[Path]:
 def _copy_histories(histories: Iterable[_History], target: Path) -> None:
     """Those of coordinators next to the record, where readers look for them; others below."""
     for history in histories:
-        name = history.path.name
-        folder = target
+        folder, stem = target, history.path.stem
         if not history.of_coordinator:
-            folder = target / WORKERS_FOLDER / name[len("history-") : -len(".jsonl")]
+            folder = target / WORKERS_FOLDER / stem.removeprefix("history-")
         folder.mkdir(parents=True, exist_ok=True)
-        path, number = folder / name, 1
+        path, number = folder / history.path.name, 1
         while path.exists():  # two machines may have used one name
             number += 1
-            path = folder / f"{history.path.stem}-{number}.jsonl"
+            path = folder / f"{stem}-{number}.jsonl"
         write_file(path, history.content)
 
 

@@ -69,9 +69,8 @@ class RunReplayer:
         for worker, source, position in self._catch_ups():
             self._versions[worker] = self._last
             if self._versions[source] != self._last or source in self._unknown:
-                self._unknown[worker] = (
-                    f"worker {worker} took the model of worker {source}, which is unknown"
-                )
+                why = f"worker {worker} took the model of worker {source}, which is unknown"
+                self._unknown[worker] = why
             else:
                 self._copy_model(worker, source, position)
         for worker in done.participants:
@@ -98,7 +97,7 @@ class RunReplayer:
                 return f"participants {missing} of its average did not report"
             if done.back_to is not None and done.back_to not in self._kept:
                 return f"the models of round {done.back_to.round_index} are unknown"
-            return "" if not self._unknown else next(iter(self._unknown.values()))
+            return next(iter(self._unknown.values()), "")
         return self._unknown_copies(done, silent)
 
     def _unknown_copies(self, done: CommittedRound, silent: list[int]) -> str:
@@ -125,12 +124,11 @@ class RunReplayer:
         engine, index, rate = self._engine, done.attempt.round_index, done.learning_rate
         if done.back_to is not None:
             engine.load(_copied(self._kept[done.back_to]))
-        if done.restarted:
-            state = _copied(engine.state())
-            for name, rows in state.items():
-                rows[list(done.restarted)] = self._initial[name][0]
-            engine.load(state)
         before = _copied(engine.state())
+        if done.restarted:
+            for name, rows in before.items():
+                rows[list(done.restarted)] = self._initial[name][0]
+            engine.load(_copied(before))
         counted = np.isin(np.arange(self._workers), list(done.digests))
         during = np.where(counted, done.during_transfer, 0)
         engine.train(during, round_index=index, learning_rate=rate)
@@ -279,9 +277,8 @@ class RunReplayer:
             for worker, row in enumerate(rows)
             for column, weight in sorted(row.items())
         ]
-        owners, columns, weights = zip(*entries, strict=True)
-        shape = (self._workers, self._workers)
-        return csr_array((np.array(weights), (np.array(owners), np.array(columns))), shape=shape)
+        owners, columns, weights = map(np.array, zip(*entries, strict=True))
+        return csr_array((weights, (owners, columns)), shape=(self._workers, self._workers))
 
     def _planned_parts(
         self, done: CommittedRound, silent_links: Sequence[tuple[int, int]]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,14 @@ class LeadershipTerm:
     asynchronous: bool
     folder: Path  # of its history and its record
     events: list[HistoryEvent]
-    participants: dict[Attempt, frozenset[int]]  # of every attempt that it began
+    participants: dict[Attempt, frozenset[int]] = field(init=False)  # of every one that it began
 
-    def events_of(self, kind: Kind) -> Iterator[HistoryEvent]:
-        return (event for event in self.events if event.is_a(kind))
+    def __post_init__(self) -> None:
+        began = {e.attempt: frozenset(map(int, e["participants"])) for e in self.events_of(Began)}
+        object.__setattr__(self, "participants", began)
+
+    def events_of(self, *of: Kind) -> Iterator[HistoryEvent]:
+        return (event for event in self.events if event.is_a(*of))
 
     def pauses(self) -> list[Pause]:
         pauses: list[Pause] = []
@@ -112,16 +117,13 @@ class RunTimeline:
     def begun(self) -> Callable[[Attempt], bool]:
         """Whether a coordinator began an attempt; of many at one round it notes only a range."""
         begun = {attempt for term in self.terms for attempt in term.participants}
-        ranges = [
-            (int(event["epoch"]), int(event["round"]), int(event["first"]), int(event["last"]))
-            for event in self.events_of(kinds.LeftOut)
-        ]
+        gaps = list(self.events_of(kinds.LeftOut))
 
         def is_begun(attempt: Attempt) -> bool:
             return attempt in begun or any(
-                (attempt.epoch, attempt.round_index) == (epoch, index)
-                and first <= attempt.number <= last
-                for epoch, index, first, last in ranges
+                (attempt.epoch, attempt.round_index) == (int(gap["epoch"]), int(gap["round"]))
+                and int(gap["first"]) <= attempt.number <= int(gap["last"])
+                for gap in gaps
             )
 
         return is_begun
@@ -259,11 +261,6 @@ def _known(timeline: RunTimeline) -> RunTimeline:
             term,
             resumed_from=max(term.resumed_from, dropped, key=lambda last: last.round_index),
             events=list(filter(is_known, term.events)),
-            participants={
-                attempt: workers
-                for attempt, workers in term.participants.items()
-                if attempt.round_index > dropped.round_index
-            },
         )
         for term in timeline.terms
     ]
@@ -315,27 +312,18 @@ def _targets(fault: HistoryEvent) -> list[str]:
     return [target] if isinstance(target, str) else list(target)
 
 
-def _terms(events: Iterable[HistoryEvent], folder: Path) -> list[LeadershipTerm]:
-    terms: list[LeadershipTerm] = []
-    for event in events:
-        if event.is_a(Lead):
-            terms.append(
-                LeadershipTerm(
-                    coordinator=str(event["who"]),
-                    at=event.at,
-                    run=str(event["run"]),
-                    epoch=int(event["epoch"]),
-                    resumed_from=Attempt.from_list(event["stand"]),
-                    min_workers=int(event["min_workers"]),
-                    asynchronous=bool(event["asynchronous"]),
-                    folder=folder,
-                    events=[],
-                    participants={},
-                )
-            )
-        elif terms:
-            terms[-1].events.append(event)
-            if event.is_a(Began):
-                workers = frozenset(map(int, event["participants"]))
-                terms[-1].participants[event.attempt] = workers
-    return terms
+def _terms(events: list[HistoryEvent], folder: Path) -> Iterator[LeadershipTerm]:
+    starts = [place for place, event in enumerate(events) if event.is_a(Lead)]
+    for start, end in pairwise([*starts, len(events)]):
+        lead = events[start]
+        yield LeadershipTerm(
+            coordinator=str(lead["who"]),
+            at=lead.at,
+            run=str(lead["run"]),
+            epoch=int(lead["epoch"]),
+            resumed_from=Attempt.from_list(lead["stand"]),
+            min_workers=int(lead["min_workers"]),
+            asynchronous=bool(lead["asynchronous"]),
+            folder=folder,
+            events=events[start + 1 : end],
+        )

@@ -44,27 +44,21 @@ class Ledger(Protocol):
 
     async def lead(self, *, name: str, address: str) -> int:
         """Wait until this process leads; its epoch, larger than any before."""
-        ...
 
     def place(self) -> str:
         """Which copy of the ledger this is, for a leader; empty where there can be only one."""
-        ...
 
     def leads(self) -> bool:
         """Whether this process still leads right now: to be asked before orders are given."""
-        ...
 
     async def committed(self) -> bytes | None:
         """The last committed state, for a leader."""
-        ...
 
     async def commit(self, state: bytes) -> None:
         """Make this the committed state; it is durable when this returns."""
-        ...
 
     async def close(self) -> None:
         """Let another process lead."""
-        ...
 
 
 class SignedLedger:

@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedhp.cluster.ledger.base import NotLeader, Unreachable
 from fedhp.cluster.ledger.etcd_client import (
@@ -52,8 +53,7 @@ class Leader:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
+class _Keys(NamedTuple):
     leader: str
     state: str  # the pointer: which parts make up the committed state
     parts: str
@@ -62,8 +62,7 @@ class _Keys:
         return f"{self.parts}/{commit}/{number:04}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Pointer:
+class _Pointer(NamedTuple):
     """Where the committed state is: its parts are under the name of the commit."""
 
     commit: str
@@ -71,7 +70,7 @@ class _Pointer:
     digest: str  # SHA-256 of the state
 
     def encoded(self) -> bytes:
-        return json.dumps([self.commit, self.parts, self.digest]).encode()
+        return json.dumps(self).encode()
 
     @classmethod
     def decoded(cls, value: bytes) -> _Pointer:
@@ -109,11 +108,8 @@ def elapsed() -> float:
 
 async def find_leader(url: str, run: str, *, insecure: bool = False) -> Leader | None:
     """The leader of a run; None: nobody leads. Unreachable if etcd does not answer."""
-    client = EtcdClient(url, insecure=insecure)
-    try:
+    async with EtcdClient(url, insecure=insecure) as client:
         item = await client.get(_keys_of(client, run).leader)
-    finally:
-        await client.close()
     if item is None:
         return None
     try:
@@ -125,13 +121,10 @@ async def find_leader(url: str, run: str, *, insecure: bool = False) -> Leader |
 
 async def read_committed(url: str, run: str, *, insecure: bool = False) -> bytes | None:
     """The committed state, for one who does not lead; None if there is none to be read now."""
-    client = EtcdClient(url, insecure=insecure)
-    try:
+    async with EtcdClient(url, insecure=insecure) as client:
         keys = _keys_of(client, run)
         item = await client.get(keys.state)
         return None if item is None else await _whole(client, keys, _Pointer.decoded(item.value))
-    finally:
-        await client.close()
 
 
 async def _whole(client: EtcdClient, keys: _Keys, pointer: _Pointer) -> bytes | None:

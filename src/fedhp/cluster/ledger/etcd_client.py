@@ -306,10 +306,10 @@ class EtcdClient:
             self._cluster = cluster
             return dict(content)
         code, text = _error_in(content)
-        if "invalid auth token" in text and self._login is not None:
-            self._token = ""  # it has expired: the next attempt logs in again
-            return _Failure(member, f"says: {text}")
-        if code in _TEMPORARY or "too many requests" in text:
+        expired = "invalid auth token" in text and self._login is not None
+        if expired:
+            self._token = ""  # the next attempt logs in again
+        if expired or code in _TEMPORARY or "too many requests" in text:
             return _Failure(member, f"says: {text}")
         raise _refusal(member, code, text)
 
@@ -394,3 +394,9 @@ class EtcdClient:
 
     async def close(self) -> None:
         await self._http.aclose()
+
+    async def __aenter__(self) -> EtcdClient:
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self.close()

@@ -11,10 +11,9 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ LEAST_MEMORY, LOW_MEMORY = GIGABYTE // 4, GIGABYTE
 LEAST_DISK, LOW_DISK = GIGABYTE // 10, GIGABYTE
 CLOCK_APART, CLOCK_WRONG = 5.0, 3600.0  # s; certificates are valid an hour before they are made
 CONNECT_SECONDS = 5.0
+SET_CLOCK = "timedatectl set-ntp true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +54,31 @@ class DoctorOptions:
 
 def run_checks(options: DoctorOptions) -> Iterator[Check]:
     """All checks that were asked for, and those that every machine needs."""
-    yield from _versions()
+    yield _versions()
     yield _memory()
     yield _disk(options.folder)
     if options.data is not None:
-        yield _caught("data", partial(_data, options.data))
+        yield from _caught("data", _data(options.data))
     if options.listen is not None:
-        yield _caught("port", partial(_port, options.listen))
+        yield from _caught("port", _port(options.listen))
     if any(installed()[name] == "missing" for name in REQUIRED_LIBRARIES):
         return  # the other checks need them
     if options.certificates is not None:
-        yield from _certificates(options.certificates, options.name)
+        yield from _caught("certificate", _certificates(options.certificates, options.name))
     if options.coordinator is not None:
-        yield from _coordinator(options, options.coordinator)
+        yield from _caught("coordinator", _coordinator(options, options.coordinator))
     if options.etcd is not None:
-        yield _caught("etcd", partial(_etcd, options.etcd))
+        yield from _caught("etcd", _etcd(options.etcd))
 
 
-def _caught(name: str, check: Callable[[], Check]) -> Check:
+def _caught(name: str, checks: Iterable[Check]) -> Iterator[Check]:
+    """These checks; an error that ends them is a finding of this name."""
     try:
-        return check()
+        yield from checks
     except FedhpError as error:
-        return _wrong(name, error)
-
-
-def _wrong(name: str, error: FedhpError) -> Check:
-    allowed = f"allowed: {error.allowed}" if error.allowed else ""
-    fix = "; ".join(part for part in (error.fix, allowed) if part)
-    return Check(name, "wrong", error.problem, fix)
+        allowed = f"allowed: {error.allowed}" if error.allowed else ""
+        fix = "; ".join(part for part in (error.fix, allowed) if part)
+        yield Check(name, "wrong", error.problem, fix)
 
 
 def _graded(name: str, message: str, *, wrong: str = "", warning: str = "") -> Check:
@@ -90,17 +87,15 @@ def _graded(name: str, message: str, *, wrong: str = "", warning: str = "") -> C
     return Check(name, "warning" if warning else "ok", message, warning)
 
 
-def _versions() -> Iterator[Check]:
+def _versions() -> Check:
     here = installed()
     words = ", ".join(f"{name} {version}" for name, version in here.items())
     missing = [name for name in REQUIRED_LIBRARIES if here[name] == "missing"]
     if missing:
-        message = f"not installed: {', '.join(missing)}"
-        yield Check("versions", "wrong", message, install_extra("cluster"))
-    elif sys.version_info < OLDEST_PYTHON:
-        yield Check("versions", "wrong", words, "install Python 3.11 or later")
-    else:
-        yield Check("versions", "ok", words)
+        words = f"not installed: {', '.join(missing)}"
+        return Check("versions", "wrong", words, install_extra("cluster"))
+    old = "install Python 3.11 or later" if sys.version_info < OLDEST_PYTHON else ""
+    return _graded("versions", words, wrong=old)
 
 
 def _memory() -> Check:
@@ -133,15 +128,15 @@ def _disk(folder: Path) -> Check:
     )
 
 
-def _port(address: str) -> Check:
+def _port(address: str) -> Iterator[Check]:
     from fedhp.cluster.protocol.addresses import check_free, parse_listen
 
     listen = parse_listen(address, key="--listen")
     check_free(listen, key="--listen")
-    return Check("port", "ok", f"{listen} is free")
+    yield Check("port", "ok", f"{listen} is free")
 
 
-def _data(what: str) -> Check:
+def _data(what: str) -> Iterator[Check]:
     from fedhp.config import DataConfig, load
     from fedhp.data.load import load_data
 
@@ -157,20 +152,16 @@ def _data(what: str) -> Check:
     targets = "numbers to predict" if data.classes is None else f"{data.classes} classes"
     shape = " x ".join(map(str, data.shape))
     samples = f"{data.name}: {len(data.train_inputs)} samples of {shape} for training"
-    return Check("data", "ok", f"{samples}, {len(data.test_inputs)} for test, {targets}")
+    yield Check("data", "ok", f"{samples}, {len(data.test_inputs)} for test, {targets}")
 
 
 def _certificates(folder: Path, name: str | None) -> Iterator[Check]:
     from fedhp.cluster.security.identity import inspect, load_identity
 
     now = datetime.now(UTC)
-    try:
-        if name is not None:
-            load_identity(folder, name)
-        certificates = {facts.file.stem: facts for facts in inspect(folder, now=now)}
-    except FedhpError as error:
-        yield _wrong("certificate", error)
-        return
+    if name is not None:
+        load_identity(folder, name)
+    certificates = {facts.file.stem: facts for facts in inspect(folder, now=now)}
     for stem, facts in certificates.items():
         if stem == name or stem == "ca" or (name is None and facts.has_key):
             yield _certificate(facts, now)
@@ -186,22 +177,19 @@ def _certificate(facts: CertificateInfo, now: datetime) -> Check:
     issue_again = f"fedhp certs issue {facts.name} --replace, where the authority's key is"
     if facts.problem:
         return Check(name, "wrong", facts.problem, issue_again)
-    if left < EXPIRES_SOON:
-        fix = "make a new authority in another folder" if facts.authority else issue_again
-        return Check(name, "warning", message, fix)
-    return Check(name, "ok", message)
+    fix = "make a new authority in another folder" if facts.authority else issue_again
+    return _graded(name, message, warning=fix if left < EXPIRES_SOON else "")
 
 
 def _clock_by_file(facts: CertificateInfo, now: datetime) -> Check:
     """Without another clock: a time before the certificate was written must be wrong."""
+    from fedhp.cluster.security.identity import format_time
+
     written = datetime.fromtimestamp(facts.file.stat().st_mtime, UTC)
     if written > now:
-        message = (
-            f"{facts.file} was written at {written:%Y-%m-%d %H:%M} UTC, which is in the future"
-        )
-        fix = "set this machine's clock: timedatectl set-ntp true"
-        return Check("clock", "warning", message, fix)
-    message = f"{now:%Y-%m-%d %H:%M} UTC is within the certificate's dates; with --coordinator the "
+        message = f"{facts.file} was written at {format_time(written)}, which is in the future"
+        return Check("clock", "warning", message, f"set this machine's clock: {SET_CLOCK}")
+    message = f"{format_time(now)} is within the certificate's dates; with --coordinator the "
     return Check("clock", "ok", f"{message}clocks are compared")
 
 
@@ -209,50 +197,39 @@ def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
     from fedhp.cluster.ops import operator
     from fedhp.cluster.protocol.addresses import parse_address
 
-    try:
-        host = parse_address(address, key="--coordinator")
-    except FedhpError as error:
-        yield _wrong("coordinator", error)
-        return
+    host = parse_address(address, key="--coordinator")
     reached = _reach(host.host, host.port, address)
     yield reached
     if reached.verdict != "ok" or options.certificates is None or options.name is None:
         return
     target = operator.Target(address, options.certificates, options.name)
     before = time.time()
-    try:
-        status = operator.leader_status(target)
-    except FedhpError as error:
-        yield _wrong("coordinator", error)
-        return
+    status = operator.leader_status(target)
     after, reply = time.time(), status.reply
     state = f"{reply.state}, round {reply.round} of {reply.rounds}"
-    asked = f"{address} is a standby; {status.leader}"
-    if status.leader.address == address:
-        asked = address
+    leads = status.leader.address == address
+    asked = address if leads else f"{address} is a standby; {status.leader}"
     yield Check("coordinator", "ok", f"{asked} answers: {state}")
     yield _clock_difference(reply.clock - (before + after) / 2, error=(after - before) / 2)
     yield _same_versions(dict(reply.versions))
     if options.listen is not None or options.advertise is not None:
-        yield from _reach_both_ways(options, target, status)
+        yield from _caught("reached by", _reach_both_ways(options, target, status))
 
 
-def _reach_both_ways(options: DoctorOptions, target: Target, status: LeaderStatus) -> list[Check]:
+def _reach_both_ways(
+    options: DoctorOptions, target: Target, status: LeaderStatus
+) -> Iterator[Check]:
     """Workers connect to each other: the others must reach this machine, and it must reach them."""
     from fedhp.cluster.ops.reach import ReachTest, check_reach
     from fedhp.cluster.protocol.addresses import parse_address
     from fedhp.cluster.security.identity import load_identity
 
-    try:
-        identity = load_identity(target.certificates, target.name)
-        if "worker" not in identity.roles:
-            return []  # it only answers
+    identity = load_identity(target.certificates, target.name)
+    if "worker" in identity.roles:  # the others only answer
         if options.advertise is not None:
             parse_address(options.advertise, key="--advertise")
         test = ReachTest(target, options.listen, options.advertise)
-        return asyncio.run(check_reach(test, identity, status))
-    except FedhpError as error:
-        return [_wrong("reached by", error)]
+        yield from asyncio.run(check_reach(test, identity, status))
 
 
 def _reach(host: str, port: int, address: str) -> Check:
@@ -272,7 +249,7 @@ def _reach(host: str, port: int, address: str) -> Check:
 
 def _clock_difference(seconds: float, *, error: float) -> Check:
     direction = "behind" if seconds > 0 else "ahead of"
-    fix = "set both clocks: timedatectl set-ntp true"
+    fix = f"set both clocks: {SET_CLOCK}"
     return _graded(
         "clock",
         f"{abs(seconds):.2f} s {direction} the coordinator's, measured to within {error:.2f} s",
@@ -290,7 +267,7 @@ def _same_versions(remote: dict[str, str]) -> Check:
     other = [
         f"{name} {local[name]} here, {remote[name]} there"
         for name in SAME_EVERYWHERE
-        if name in remote and local[name] != remote[name]
+        if local[name] != remote.get(name, local[name])
     ]
     if other:
         fix = "install the same versions everywhere to get the same bits as a simulation"
@@ -299,7 +276,7 @@ def _same_versions(remote: dict[str, str]) -> Check:
     return Check("same versions", "ok", f"{words} at the coordinator too")
 
 
-def _etcd(url: str) -> Check:
+def _etcd(url: str) -> Iterator[Check]:
     from fedhp.cluster.coordinator.process.finders import FEDERATION
     from fedhp.cluster.ledger.etcd import find_leader
     from fedhp.cluster.ledger.etcd_client import is_plain
@@ -308,7 +285,7 @@ def _etcd(url: str) -> Check:
     message = "etcd answers; nobody coordinates at the moment"
     if leader is not None:
         message = f"etcd answers; {leader.name} at {leader.address} coordinates"
-    if is_plain(url):
-        fix = "set up TLS in etcd and use etcds://; otherwise all need --insecure-etcd"
-        return Check("etcd", "warning", f"{message}; it is not encrypted", fix)
-    return Check("etcd", "ok", message)
+    fix = "set up TLS in etcd and use etcds://; otherwise all need --insecure-etcd"
+    plain = is_plain(url)
+    message += "; it is not encrypted" if plain else ""
+    yield _graded("etcd", message, warning=fix if plain else "")

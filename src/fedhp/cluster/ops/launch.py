@@ -139,10 +139,7 @@ class Cluster:
         )
         if (etcd := self._ha) is not None:
             settings = replace(settings, ha=etcd.url, insecure_etcd=etcd.insecure, lease=etcd.lease)
-        process = processes.start(
-            processes.run_coordinator, settings, self._environment(name, environment)
-        )
-        self._started[name] = _StartedProcess(process)
+        self._launch(processes.run_coordinator, settings, environment)
 
     def start_worker(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
         # The experiment is this operator's own: its workers trust its parts and paths.
@@ -158,10 +155,7 @@ class Cluster:
             trace=None if trace is None else Path(trace),
             trust=self._own_modules,
         )
-        process = processes.start(
-            processes.run_worker, settings, self._environment(name, environment)
-        )
-        self._started[name] = _StartedProcess(process)
+        self._launch(processes.run_worker, settings, environment)
 
     def restart(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
         """Start a process again that has ended; its earlier environment is not kept."""
@@ -306,10 +300,9 @@ class Cluster:
 
     def rounds(self, *, after: int = 0) -> Iterator[RoundFacts]:
         """The committed rounds after this one, from the records."""
-        folders = map(self.record_folder, self.coordinators)
         rounds = {
             facts.round_index: facts
-            for folder in folders
+            for folder in map(self.record_folder, self.coordinators)
             if (folder / RECORD_FILE).is_file()
             for facts in read_rounds(folder, after=after)
         }
@@ -324,11 +317,15 @@ class Cluster:
     def _own_modules(self) -> tuple[str, ...]:
         return own_modules(self.experiment)
 
-    def _environment(
-        self, name: str, variables: Mapping[str, str] | None
-    ) -> processes.ProcessEnvironment:
-        added = tuple((variables or {}).items())
-        return processes.ProcessEnvironment(self.log(name), self._log_format, added)
+    def _launch(
+        self,
+        main: Callable[[processes.Settings, processes.ProcessEnvironment], None],
+        settings: processes.Settings,
+        variables: Mapping[str, str] | None,
+    ) -> None:
+        name, added = settings.name, tuple((variables or {}).items())
+        environment = processes.ProcessEnvironment(self.log(name), self._log_format, added)
+        self._started[name] = _StartedProcess(processes.start(main, settings, environment))
 
     def _port_of(self, name: str) -> int:
         """The port of a coordinator's earlier process, which workers know; 0: any free one."""

@@ -246,7 +246,7 @@ _is_secret = functools.lru_cache(maxsize=256)(_SECRET.search)
 def _clean(key: str, value: Any) -> Any:
     if _is_secret(key):
         return HIDDEN
-    if type(value) is int:  # most are
+    if value is None or isinstance(value, int):  # most are
         return value
     if isinstance(value, Mapping):
         return {str(name): _clean(str(name), inner) for name, inner in value.items()}
@@ -254,8 +254,6 @@ def _clean(key: str, value: Any) -> Any:
         return f"{len(value)} bytes"
     if isinstance(value, str):
         return hide(value)
-    if value is None or isinstance(value, int):
-        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple | set | frozenset):

@@ -12,7 +12,7 @@ import functools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from fedhp.cluster.coordinator.process.announcements import (
 from fedhp.cluster.coordinator.process.finders import leader_in_etcd
 from fedhp.cluster.coordinator.process.standby import read_refusal
 from fedhp.cluster.ledger.base import RunStopped
-from fedhp.cluster.ledger.etcd import Leader
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes, Refused
@@ -97,19 +96,11 @@ class _NotReached(Exception):
 
 
 class _StandsBy(Exception):
-    """A coordinator that does not lead, and who does."""
-
-    def __init__(self, text: str, leader: Leader | None) -> None:
-        super().__init__(text)
-        self.leader = leader
+    """A coordinator that does not lead (why), and who does."""
 
 
 class _NobodyLeads(Exception):
-    """Nobody answered as the leader; `soon`: another one may be about to take over."""
-
-    def __init__(self, causes: Sequence[str], *, soon: bool) -> None:
-        super().__init__("; ".join(causes))
-        self.soon = soon
+    """Nobody answered as the leader (why), and whether another one may be about to take over."""
 
 
 def target_of(
@@ -145,9 +136,12 @@ def target_of(
         )
     latest, *earlier = sorted(announcements, key=lambda announcement: -announcement.epoch)
     others = tuple(CoordinatorAddress(other.address, other.name) for other in earlier)
-    folder_of_certificates = certificates or folder / CERTIFICATES
-    run = next(iter(runs), "")
-    return Target(latest.address, folder_of_certificates, name, latest.name, others, run=run)
+    certificates, run = certificates or folder / CERTIFICATES, next(iter(runs), "")
+    return Target(latest.address, certificates, name, latest.name, others, run=run)
+
+
+def _quiet(text: str) -> None:
+    pass
 
 
 def leader_status(
@@ -155,21 +149,20 @@ def leader_status(
     *,
     seconds: float = limits.COMMAND_SECONDS,
     patience: float = 0.0,
-    notify: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = _quiet,
 ) -> LeaderStatus:
     """The status of the run and its workers, and who leads it.
 
     patience: s for another coordinator to take over. notify: hears whom the call was sent to.
     """
-    leading = _Leading(target, patience=patience, notify=notify)
-    return asyncio.run(_status(leading, seconds=seconds))
+    return asyncio.run(_Leading(target, patience, notify).status(seconds=seconds))
 
 
 def command(
     target: Target,
     *,
     patience: float = 0.0,
-    notify: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = _quiet,
     **what: Any,
 ) -> str:
     """One of the four commands (stop=True, or drain, remove or allow with a worker's name); what
@@ -185,8 +178,8 @@ def command(
         )
 
     async def send() -> str:
-        leading = _Leading(target, patience=patience, notify=notify)
-        run = (await _status(leading)).reply.run
+        leading = _Leading(target, patience, notify)
+        run = (await leading.status()).reply.run
         request = functools.partial(wire.CommandRequest, **what)
         receipt = await leading.call("Command", request, check_receipt, run=run)
         return str(receipt.why)
@@ -197,29 +190,36 @@ def command(
 async def dial_back(target: Target, address: str) -> wire.DialBackReply:
     """Whether others can connect to this machine at its address, which must be that of a worker
     with the name of the target's caller."""
-    leading = _Leading(target, patience=0.0, notify=lambda text: None)
     request = functools.partial(wire.DialBackRequest, address=address)
-    reply: wire.DialBackReply = await leading.call(
+    reply: wire.DialBackReply = await _Leading(target).call(
         "DialBack", request, check_dial_back_reply, seconds=limits.DIAL_BACK_SECONDS
     )
     return reply
 
 
-async def _status(leading: _Leading, *, seconds: float = limits.COMMAND_SECONDS) -> LeaderStatus:
-    reply = await leading.call("Status", wire.StatusRequest, check_status_reply, seconds=seconds)
-    leading.check_run(reply.run)
-    return LeaderStatus(reply, leading.leader)
-
-
 class _Leading:
     """Calls to the coordinator that leads, whichever that is."""
 
-    def __init__(self, target: Target, *, patience: float, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, target: Target, patience: float = 0.0, notify: Callable[[str], None] = _quiet
+    ) -> None:
         self._target = target
         self._identity = load_identity(target.certificates, target.name)
         self._patience, self._notify = patience, notify
         self._found = False  # it has answered
         self.leader = CoordinatorAddress(target.address, target.coordinator)
+
+    async def status(self, *, seconds: float = limits.COMMAND_SECONDS) -> LeaderStatus:
+        reply = await self.call("Status", wire.StatusRequest, check_status_reply, seconds=seconds)
+        meant = self._target.run
+        if not reply.run.startswith(meant):
+            raise RunError(
+                f"{self.leader} leads run {reply.run}, not run {meant}",
+                allowed=f"the address of a coordinator that leads run {meant}",
+                fix=f"if run {reply.run} is meant: --coordinator {self.leader.address} "
+                f"--run {reply.run}",
+            )
+        return LeaderStatus(reply, self.leader)
 
     async def call(
         self,
@@ -231,12 +231,7 @@ class _Leading:
         run: str = "",
     ) -> Any:
         until, waiting = time.monotonic() + self._patience, False
-
-        async def ask(coordinator: CoordinatorAddress) -> Any:
-            return await _call(
-                self._identity, coordinator, method, request, seconds=seconds, run=run
-            )
-
+        ask = functools.partial(_call, self._identity, method, request, seconds=seconds, run=run)
         while True:
             try:
                 reply = await self._ask_leader(ask)
@@ -248,17 +243,20 @@ class _Leading:
                     fix="install the same version of fedhp on both machines",
                 ) from None
             except _NobodyLeads as error:
-                if not error.soon or time.monotonic() + TAKEOVER_PAUSE > until:
+                why, soon = error.args
+                if not soon or time.monotonic() + TAKEOVER_PAUSE > until:
+                    fix = (
+                        "start a coordinator with this --ha, and check etcd: fedhp doctor --ha URL"
+                    )
+                    if self._target.etcd is None:
+                        fix = "run `fedhp doctor --coordinator HOST:PORT` for details"
                     raise RunError(
-                        f"no coordinator answered: {error}",
+                        f"no coordinator answered: {why}",
                         allowed="the address of a coordinator that is running",
-                        fix="run `fedhp doctor --coordinator HOST:PORT` for details"
-                        if self._target.etcd is None
-                        else "start a coordinator with this --ha, and check etcd: fedhp doctor "
-                        "--ha URL",
+                        fix=fix,
                     ) from None
                 if not waiting:
-                    self._notify(f"waiting for a coordinator to take over: {error}")
+                    self._notify(f"waiting for a coordinator to take over: {why}")
                 waiting = True
             await asyncio.sleep(TAKEOVER_PAUSE)
 
@@ -274,10 +272,11 @@ class _Leading:
             try:
                 reply = await ask(coordinator)
             except _StandsBy as standby:
-                causes.append(f"{coordinator.address} is a standby: {standby}")
+                why, named = standby.args
+                causes.append(f"{coordinator.address} is a standby: {why}")
                 stands_by = True
-                if standby.leader is not None and standby.leader.address not in asked:
-                    leader = CoordinatorAddress(standby.leader.address, standby.leader.name)
+                if named is not None and named.address not in asked:
+                    leader = CoordinatorAddress(named.address, named.name)
                     self._notify(f"{coordinator.address} is a standby; {leader} leads")
                     queue.appendleft(leader)
             except _NotReached as error:
@@ -290,7 +289,7 @@ class _Leading:
         several = self._target.etcd is not None or bool(self._target.others)
         soon = stands_by or several or self._found
         self._found = False
-        raise _NobodyLeads(causes, soon=soon)
+        raise _NobodyLeads("; ".join(causes), soon)
 
     async def _first(self) -> list[CoordinatorAddress]:
         target = self._target
@@ -307,31 +306,22 @@ class _Leading:
                 fix="to continue it, start a coordinator with --resume",
             ) from None
         except OSError as error:
-            raise _NobodyLeads([str(error)], soon=True) from None
+            raise _NobodyLeads(str(error), True) from None
         coordinator = CoordinatorAddress(leader.address, leader.name)
         if self.leader != coordinator:
             self._notify(f"{coordinator} leads")
         self.leader = coordinator
         return [coordinator]
 
-    def check_run(self, run: str) -> None:
-        meant = self._target.run
-        if not run.startswith(meant):
-            raise RunError(
-                f"{self.leader} leads run {run}, not run {meant}",
-                allowed=f"the address of a coordinator that leads run {meant}",
-                fix=f"if run {run} is meant: --coordinator {self.leader.address} --run {run}",
-            )
-
 
 async def _call(
     identity: Identity,
-    coordinator: CoordinatorAddress,
     method: str,
     request: Callable[..., Any],
+    coordinator: CoordinatorAddress,
     *,
     seconds: float,
-    run: str = "",
+    run: str,
 ) -> Any:
     """One coordinator's reply; _StandsBy if it does not lead, RunError if it refuses."""
     channel = open_coordinator_channel(identity, coordinator.address, name=coordinator.name)
@@ -388,12 +378,8 @@ def status_json(
         "broken_link_count": reply.broken_links,
         "expiring_certificates": [_plain(each, "name", "seconds") for each in reply.expiring],
         "warnings": [
-            {
-                "key": warning.key,
-                "members": list(warning.members),
-                **_plain(warning, "value", "text"),
-            }
-            for warning in reply.warnings
+            {"key": each.key, "members": list(each.members), **_plain(each, "value", "text")}
+            for each in reply.warnings
         ],
     }
 

@@ -223,11 +223,9 @@ def run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment)
 
         torch.set_num_threads(1)
         finder = file_finder(settings.coordinator)
-        if settings.ha is not None:
+        if (etcd := settings.ha) is not None:
             authority = load_identity(settings.certificates, settings.name).authority
-            finder = leader_finder(
-                settings.ha, insecure=settings.insecure_etcd, authority=authority
-            )
+            finder = leader_finder(etcd, insecure=settings.insecure_etcd, authority=authority)
         own = worker.WorkerSettings(
             name=settings.name,
             coordinator="",

@@ -7,7 +7,7 @@ to (coordinator/dial_back.py); meanwhile something must listen here, so this mod
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -124,24 +124,25 @@ async def _outgoing(members: list[wire.MemberStatus], identity: Identity) -> lis
 
     tried = members[:MOST_PEERS]
     problems = await asyncio.gather(*map(problem, tried))
-    reached = [member.name for member, why in zip(tried, problems, strict=True) if not why]
-    checks = []
-    if reached:
-        checks.append(Check("reaches", "ok", f"this machine can connect to {_names(reached)}"))
+    reached, checks = list[str](), list[Check]()
     for member, why in zip(tried, problems, strict=True):
-        if why:
-            port = parse_address(member.address, key="address").port
-            message = f"this machine cannot connect to {member.name}: {member.address} {why}"
-            fix = (
-                f"open port {port} in the firewall of {member.name}'s machine; if others "
-                f"cannot reach it either, restart {member.name} with --advertise HOST:PORT"
-            )
-            checks.append(Check(f"reaches {member.name}", "wrong", message, fix))
+        if not why:
+            reached.append(member.name)
+            continue
+        port = parse_address(member.address, key="address").port
+        message = f"this machine cannot connect to {member.name}: {member.address} {why}"
+        fix = (
+            f"open port {port} in the firewall of {member.name}'s machine; if others "
+            f"cannot reach it either, restart {member.name} with --advertise HOST:PORT"
+        )
+        checks.append(Check(f"reaches {member.name}", "wrong", message, fix))
+    if reached:
+        message = f"this machine can connect to {_names(reached)}"
+        checks.insert(0, Check("reaches", "ok", message))
     return checks
 
 
-def _names(names: Iterable[str]) -> str:
-    shown = list(names)
-    more = len(shown) - MOST_NAMES
-    text = ", ".join(shown[:MOST_NAMES])
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    text = ", ".join(names[:MOST_NAMES])
     return f"{text} and {more} more" if more > 0 else text

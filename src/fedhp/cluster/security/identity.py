@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -263,17 +263,14 @@ def check_dates(what: str, certificate: x509.Certificate, moment: datetime) -> N
         )
 
 
-def certificate_info(
-    file: Path, certificate: x509.Certificate, *, problem: str = ""
-) -> CertificateInfo:
+def certificate_info(file: Path, certificate: x509.Certificate) -> CertificateInfo:
     """What a certificate contains, whether fedhp issued it or not."""
     names = _extension(certificate, x509.SubjectAlternativeName)
     basic = _extension(certificate, x509.BasicConstraints)
     authority = basic is not None and basic.ca
     name = common_name(certificate.subject)
-    roles: tuple[str, ...] = ()
-    hosts: list[str] = []
-    uris: list[str] = []
+    problem, roles = "", tuple[str, ...]()
+    hosts, uris = list[str](), list[str]()
     if names is not None:
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         hosts += names.get_values_for_type(x509.DNSName)
@@ -282,9 +279,9 @@ def certificate_info(
         try:
             name, roles = name_and_roles(uris)
         except IdentityError as error:
-            problem = problem or error.problem
+            problem = error.problem
     if "coordinator" in roles and not {coordinator_host(), coordinator_host(name)} <= set(hosts):
-        problem = problem or (
+        problem = (
             f"the certificate of {name} has the role coordinator, but not the host name "
             f"{coordinator_host(name)}, by which others recognize a coordinator: an older "
             "version of fedhp issued it"
@@ -335,8 +332,7 @@ def _inspect_file(file: Path, moment: datetime) -> CertificateInfo:
         raise IdentityError(
             f"{file} is a private key", allowed="a certificate (.crt) or a folder of them"
         )
-    pem = read_pem(file)
-    certificate = parse_certificate(file, pem)
+    certificate = parse_certificate(file, pem := read_pem(file))
     info, signer = certificate_info(file, certificate), file.with_name(f"{AUTHORITY}.crt")
     try:
         if info.has_key and not info.authority:
@@ -346,7 +342,7 @@ def _inspect_file(file: Path, moment: datetime) -> CertificateInfo:
         else:
             check_dates(f"{file}: the certificate", certificate, moment)
     except IdentityError as error:
-        return certificate_info(file, certificate, problem=error.problem)
+        return replace(info, problem=error.problem)
     return info
 
 

@@ -268,9 +268,8 @@ def _try_handshake(
     except ConnectionRefusedError:
         return Cause("refused the connection: nothing listens there; is the program running?")
     except TimeoutError:
-        return Cause(
-            f"did not answer within {seconds:g} s: the machine is off, or a firewall blocks it"
-        )
+        why = "the machine is off, or a firewall blocks it"
+        return Cause(f"did not answer within {seconds:g} s: {why}")
     except socket.gaierror:
         return Cause("cannot be found: this machine does not know the host name")
     except OSError as error:
@@ -298,9 +297,8 @@ def _try_handshake(
                 return Cause(text, final=True)
             return Cause(text + _dates_at(identity, target))
         except TimeoutError:
-            return Cause(
-                f"accepted the connection but sent nothing for {seconds:g} s: is it stuck?"
-            )
+            silence = f"sent nothing for {seconds:g} s"
+            return Cause(f"accepted the connection but {silence}: is it stuck?")
         except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
             if certificate_seen:
                 return Cause(_after_handshake(identity, b""))
@@ -310,9 +308,8 @@ def _try_handshake(
             )
         except ssl.SSLError as error:
             reason = error.reason or ""
-            return Cause(
-                _alert_text(identity, reason), final=not reason.endswith("CERTIFICATE_EXPIRED")
-            )
+            passes = reason.endswith("CERTIFICATE_EXPIRED")
+            return Cause(_alert_text(identity, reason), final=not passes)
         except OSError as error:
             return Cause(f"broke the connection: {error.strerror or error}")
 
