@@ -12,7 +12,7 @@ from faults.in_process import experiment as scripted_experiment
 from faults.in_process import in_process_federation, until
 from faults.in_process import run as run_scenario
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec, row_digest

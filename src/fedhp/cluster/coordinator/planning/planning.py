@@ -15,8 +15,11 @@ from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
-from fedhp.cluster.coordinator.planning.planner import NetworkPlanner, usual_count
-from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.planning.round_planner import (
+    NetworkPlanner,
+    RoundPlanner,
+    usual_count,
+)
 from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous
 from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
-from fedhp.cluster.coordinator.planning.planner import (
+from fedhp.cluster.coordinator.planning.round_planner import (
     NetworkPlanner,
     evaluation_of,
     from_bytes,
