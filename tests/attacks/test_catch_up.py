@@ -212,7 +212,7 @@ def test_the_coordinator_names_the_digests_that_the_round_committed(
             )
             order = CoordinatorHandlers(after)._order(members[0], time.monotonic())
             assert [peer.name for peer in order.catch_up.peers] == ["w2"]
-            reported._took_part = frozenset({1})
+            reported.took_part = frozenset({1})
             for digest in (own, bytes(32)):
                 envelope = Envelopes("w1").make(run=after.run, attempt=committed)
                 reported.late_report(members[1], wire.RoundReport(envelope=envelope, digest=digest))

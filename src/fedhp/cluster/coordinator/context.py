@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from fedhp.cluster import events
@@ -99,20 +99,21 @@ class RunPhase:
             self.why = self.stopping
 
 
-@dataclass(slots=True)
 class WaitingCall:
-    """One call that waits."""
+    """Something that waits: one call of a member, or the round loop."""
 
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    replaced: bool = False  # by a later call of the same member
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self.notify = self._changed.set  # to be called when something changed
+        self.replaced = False  # by a later call of the same member
 
     async def until_changed(self, seconds: float) -> None:
-        """Wait until the order may have changed, at most so long; Refused if replaced."""
+        """Wait until something changes, at most so long; Refused if replaced."""
         with contextlib.suppress(TimeoutError):
             # wait_for would lose a cancellation that comes together with the event.
             async with asyncio.timeout(seconds):
-                await self.changed.wait()
-        self.changed.clear()
+                await self._changed.wait()
+        self._changed.clear()
         if self.replaced:
             raise Refused("replaced", "a later call of this worker took the place of this one")
 
@@ -130,7 +131,7 @@ class WaitingMembers:
         earlier = self._calls.get(worker)
         if earlier is not None:
             earlier.replaced = True
-            earlier.changed.set()
+            earlier.notify()
         call = self._calls[worker] = WaitingCall()
         try:
             yield call
@@ -148,7 +149,7 @@ class WaitingMembers:
         for worker in workers:
             call = self._calls.get(worker)
             if call is not None:
-                call.changed.set()
+                call.notify()
 
     def waits_for_model(self, worker: int) -> None:
         """Nobody has the model that this worker needs: it is woken when somebody may have it."""
@@ -162,22 +163,6 @@ class WaitingMembers:
     def wake_all(self) -> None:
         """Everybody's order may have changed."""
         self.wake(self.workers())
-
-
-class RoundLoopWaker:
-    """Wakes the round loop: it may have to go on."""
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-        self.notify = self._changed.set  # to be called when something changed
-
-    async def wait(self, seconds: float) -> None:
-        """In the round loop: wait until something changes, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            # wait_for would lose a cancellation that comes together with the event.
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        self._changed.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,16 +187,16 @@ class Warnings:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._current: dict[tuple[str, tuple[str, ...]], RunWarning] = {}
+        self.current: dict[tuple[str, tuple[str, ...]], RunWarning] = {}
         self._throttle = LogThrottle()
 
     def set(self, key: str, *, members: Iterable[str] = (), value: float, text: str) -> None:
         """Something unusual begins, or goes on with another number: only the first is logged."""
         names = tuple(sorted(members))
-        before = self._current.get((key, names))
-        if before is None and len(self._current) >= MAX_WARNINGS:
+        before = self.current.get((key, names))
+        if before is None and len(self.current) >= MAX_WARNINGS:
             return
-        self._current[key, names] = warning = RunWarning(key, names, value, text)
+        self.current[key, names] = warning = RunWarning(key, names, value, text)
         if before is None and self._throttle.admit(key, *names)[0]:
             self._history.note(events.Warned(key, names, value, text))
             LOG.warning("%s", warning.text)
@@ -219,13 +204,13 @@ class Warnings:
     def end(self, key: str, *, members: Iterable[str] | None = None) -> None:
         """It is over: the warning of these members, or all of this key."""
         names = None if members is None else tuple(sorted(members))
-        for subject in [each for each in self._current if each[0] == key]:
+        for subject in [each for each in self.current if each[0] == key]:
             if names is None or subject[1] == names:
-                del self._current[subject]
+                del self.current[subject]
 
     def on_wire(self) -> list[wire.Warning]:
         """All of them, for a status."""
-        return [self._current[subject].to_wire() for subject in sorted(self._current)]
+        return [self.current[subject].to_wire() for subject in sorted(self.current)]
 
 
 class LeaderContext:
@@ -247,7 +232,7 @@ class LeaderContext:
         self.history = history
         self.warnings = Warnings(history)
         self.waiting = WaitingMembers()
-        self.round_loop = RoundLoopWaker()
+        self.round_loop = WaitingCall()
 
     @property
     def round_index(self) -> int:
@@ -269,5 +254,5 @@ class LeaderContext:
     def was_punctual(self, member: Member) -> None:
         """It did its part in time; after many such rounds a miss is forgiven."""
         member.was_punctual()
-        if member.misses < 2:
+        if member.misses < 2 and self.warnings.current:
             self.warnings.end(PUT_ASIDE, members=(member.name,))

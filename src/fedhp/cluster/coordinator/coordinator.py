@@ -235,7 +235,7 @@ class Coordinator:
                 break
             if now - began > (JOINED_SECONDS if over_before and expected else most):
                 break
-            await state.context.round_loop.wait(CHECK_SECONDS)
+            await state.context.round_loop.until_changed(CHECK_SECONDS)
         waiting = ", ".join(sorted(member.name for member in members.uninformed()))
         if waiting:
             LOG.warning(
@@ -362,7 +362,7 @@ class CoordinatorRoundLoop:
             participants = attempts.chosen(participants)
         if self.phase.stopping:
             return
-        if self.state.survey.is_due(participants):
+        if not self.state.survey.has_begun and self.state.survey.is_due(participants):
             await self._survey(participants)
         planned = await self._plan(participants)
         await self._write(self.history.flush)
@@ -411,7 +411,7 @@ class CoordinatorRoundLoop:
     async def _wait(self, seconds: float = CHECK_SECONDS) -> None:
         """Until something changes, or it is time for another look."""
         self.state.members.supervise(time.monotonic())
-        await self.context.round_loop.wait(seconds)
+        await self.context.round_loop.until_changed(seconds)
 
     # --- the steps of a round --------------------------------------------------------------
 

@@ -56,24 +56,17 @@ MOST_HELPERS = 8  # peers offered to a worker that is behind
 COMPARED_MODELS = 3  # of them, where mixing is robust: one of three can be wrong
 T = TypeVar("T")
 LOG = logging.getLogger("fedhp.coordinator")
+_DENIED, _TOO_MANY = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
+_NOT_NOW = grpc.StatusCode.FAILED_PRECONDITION
 CODES = {
-    "unknown": grpc.StatusCode.PERMISSION_DENIED,
-    "role": grpc.StatusCode.PERMISSION_DENIED,
-    "sender": grpc.StatusCode.PERMISSION_DENIED,
-    "quarantined": grpc.StatusCode.PERMISSION_DENIED,
-    "removed": grpc.StatusCode.PERMISSION_DENIED,
-    "certificate": grpc.StatusCode.PERMISSION_DENIED,
-    "setup": grpc.StatusCode.FAILED_PRECONDITION,
-    "joined": grpc.StatusCode.FAILED_PRECONDITION,
-    "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "streams": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    **dict.fromkeys(
+        ("unknown", "role", "sender", "quarantined", "removed", "certificate"), _DENIED
+    ),
+    **dict.fromkeys(("setup", "joined", "elsewhere", "epoch", "run"), _NOT_NOW),
+    **dict.fromkeys(("full", "streams", "busy"), _TOO_MANY),
     "patience": grpc.StatusCode.DEADLINE_EXCEEDED,
     "method": grpc.StatusCode.UNIMPLEMENTED,
-    "busy": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "elsewhere": grpc.StatusCode.FAILED_PRECONDITION,
     "replaced": grpc.StatusCode.ABORTED,
-    "epoch": grpc.StatusCode.FAILED_PRECONDITION,
-    "run": grpc.StatusCode.FAILED_PRECONDITION,
 }
 # Calls that are dear: a join is written down and gets the whole experiment, a status names all
 # members. Large requests cost more than small ones.
@@ -241,7 +234,8 @@ class CoordinatorHandlers:
         until = now + limits.POLL_SECONDS
         with self.state.context.waiting.begin(member.worker) as wait:
             while True:
-                members.check_setup(member)
+                if members.setups.differing or members.setups.scaling is None:
+                    members.check_setup(member)
                 order = self._order(member, now)
                 left = until - now
                 if not order.HasField("wait") or left <= 0:
@@ -548,18 +542,15 @@ class CoordinatorService:
         return await self._answer("Join", messages, context, join)
 
     async def Next(self, messages: Messages[wire.NextRequest], context: Any) -> wire.Order:
-        """A worker asks for something to do."""
+        """A worker asks for something to do, perhaps with its report."""
+        return await self._answer("Next", messages, context, self._next)
 
-        async def next_order(name: str, request: wire.NextRequest) -> wire.Order:
-            member = self.handlers.member(name)
-            if not request.HasField("report"):
-                return await self.handlers.next(member, request)
-            receipt = self._receipt(name, request.report)
-            order = await self.handlers.next(member, request)
+    async def _next(self, name: str, request: wire.NextRequest) -> wire.Order:
+        receipt = self._receipt(name, request.report) if request.HasField("report") else None
+        order = await self.handlers.next(self.handlers.member(name), request)
+        if receipt is not None:
             order.receipt.CopyFrom(receipt)
-            return order
-
-        return await self._answer("Next", messages, context, next_order)
+        return order
 
     async def Report(self, messages: Messages[wire.RoundReport], context: Any) -> wire.Receipt:
         """A worker reports what it measured. Being late is an answer, not an error."""
@@ -680,10 +671,11 @@ class CoordinatorService:
             refusal = self._refusal(caller, method)
             # The machine that has the name now does not share its budget with the one before.
             replaced = refusal is not None and refusal.reason == "certificate"
+            cost = self._status_cost() if method == "Status" else COSTS.get(method, 1.0)
             async with self._limits.one_call(
                 f"replaced {name}" if replaced else name,
                 connection=context.peer(),
-                cost=self._cost(method) if refusal is None else REFUSAL_COST,
+                cost=cost if refusal is None else REFUSAL_COST,
             ):
                 if refusal is not None:
                     raise refusal
@@ -705,13 +697,10 @@ class CoordinatorService:
             return refused
         return None
 
-    def _cost(self, method: str) -> float:
-        cost = COSTS.get(method, 1.0)
-        if method == "Status":
-            state = self.handlers.state
-            broken = min(len(state.reachability), message_checks.MAX_BROKEN_LINKS)
-            cost += (len(state.conductor.members) + broken) / STATUS_MEMBERS
-        return cost
+    def _status_cost(self) -> float:
+        state = self.handlers.state
+        broken = min(len(state.reachability), message_checks.MAX_BROKEN_LINKS)
+        return COSTS["Status"] + (len(state.conductor.members) + broken) / STATUS_MEMBERS
 
     async def _refuse(self, context: Any, name: str, refusal: Refused) -> None:
         guard = self.handlers.guard

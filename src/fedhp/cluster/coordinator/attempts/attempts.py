@@ -235,20 +235,13 @@ class ModelDigests:
     def __init__(self, conductor: Conductor[wire.RoundReport], committed: CommittedState) -> None:
         self._conductor = conductor
         self.by_worker: dict[int, bytes] = dict(committed.digests)
-        self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
+        self.took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
 
     def after_commit(self) -> dict[int, bytes]:
         """Of the models that the running attempt made."""
         running = self._conductor.running
         reports = {} if running is None else running.reports
         return {worker: report.digest for worker, report in reports.items() if report.digest}
-
-    def committed(self) -> None:
-        """The running attempt is durable."""
-        running = self._conductor.running
-        if running is not None and not self._conductor.settings.asynchronous:
-            self._took_part = running.participants
-        self.by_worker = self.after_commit()
 
     def wanted(self) -> list[bytes]:
         """What a worker that catches up may take: the model that most have, where there is a
@@ -264,7 +257,7 @@ class ModelDigests:
         """A report that does not count any more: the member may still hold a model of the round,
         which others may take if nobody else has one. The first digest that it names stays."""
         committed = Attempt.from_envelope(report.envelope) == self._conductor.committed
-        took_part = member.worker in self._took_part
+        took_part = member.worker in self.took_part
         if committed and took_part and len(report.digest) == DIGEST_BYTES:
             self.by_worker.setdefault(member.worker, report.digest)
 
@@ -506,7 +499,8 @@ class Attempts:
         self.deadlines.round_ended(now - started, running.arrivals.values())
         self.work.orders = {}
         for worker, report in reports.items():
-            self._conductor.members[worker].step_measured(report.step_time)
+            if report.step_time > 0:
+                self._conductor.members[worker].step_time = report.step_time
         return reports
 
     def _judge_members(self, reports: Mapping[int, wire.RoundReport], now: float) -> None:
@@ -519,12 +513,13 @@ class Attempts:
             return
         overdue = conductor.overdue(now) if running.awaited else ()
         causes = {member.worker: "it did not report in time" for member in overdue}
-        readers = {
-            worker: [reader.worker for reader in work.readers]
-            for worker, work in self.work.orders.items()
-        }
-        for worker in withholding_members(readers, reports):
-            causes.setdefault(worker, "its readers waited for its model in vain")
+        if any(link.lost for report in reports.values() for link in report.links):
+            readers = {
+                worker: [reader.worker for reader in work.readers]
+                for worker, work in self.work.orders.items()
+            }
+            for worker in withholding_members(readers, reports):
+                causes.setdefault(worker, "its readers waited for its model in vain")
         slow = self.deadlines.slow_members(running.arrivals)
         for worker in reports.keys() - causes.keys():
             member = conductor.members[worker]
@@ -537,11 +532,14 @@ class Attempts:
 
     def committed(self, attempt: Attempt, *, reported: Sequence[int]) -> None:
         """The attempt is durable."""
-        self.digests.committed()
+        self.digests.by_worker = self.digests.after_commit()
+        if self._conductor.running is not None and not self._context.asynchronous:
+            self.digests.took_part = self._conductor.running.participants
         if self._context.groups:
             self.groups.committed(attempt)
         self._conductor.commit()
-        self._context.warnings.end(ATTEMPTS)
+        if self._context.warnings.current:
+            self._context.warnings.end(ATTEMPTS)
         self._context.history.note(events.Committed(attempt, reported))
 
     def accuracy_tested(self, accuracy: float) -> None:

@@ -46,6 +46,21 @@ ESTIMATE_FACTOR = 10.0  # the same for what is measured on models
 METRIC_SPREAD = 1.0  # how far results of tests may always be apart: accuracies never are further
 LEAST_VALUES = 3
 WireReports = Mapping[int, wire.RoundReport]  # by worker
+# Fields of a report that become columns of the round, NaN where there is none.
+REPORTED = (
+    "compute_seconds",
+    "exchange_seconds",
+    "other_seconds",
+    "steps",
+    "step_time",
+    "train_loss",
+    "update_norm",
+    "smoothness",
+    "gradient_variance",
+    "start_loss",
+    "accuracy",
+    "whole_accuracy",
+)
 MOST_OVERHEAD = 2.0
 OVERHEAD_SMOOTHING = 0.3
 
@@ -74,10 +89,13 @@ class NetworkPlanner(ABC):
 
 
 def evaluation_of(
-    accuracy: FloatArray, images: int, attackers: Sequence[int] = ()
+    accuracy: FloatArray, counts: Iterable[int], attackers: Sequence[int] = ()
 ) -> Evaluation | None:
     """The workers' tests, [N], NaN where none; no process sees all models, so there is no mean
-    model. Attackers of a study do not count."""
+    model. counts: of images, as they say. Attackers of a study do not count."""
+    if np.isnan(accuracy).all():
+        return None
+    images = usual_count(counts)
     honest = ~np.isin(np.arange(len(accuracy)), attackers)
     accuracy = set_aside_odd_metrics(np.where(honest, accuracy, np.nan))
     tested = accuracy[np.isfinite(accuracy)]
@@ -249,15 +267,19 @@ class RoundPlanner(NetworkPlanner):
         """The record of a round from the reports that count; the next plan builds on it."""
         took_part = np.isin(np.arange(self.workers), list(reports))
         links, times, sizes, distances = _measured_links(planned, reports)
-        compute = self._column(reports, "compute_seconds")
+        table = np.full((len(REPORTED), self.workers), np.nan)
+        for worker, report in reports.items():
+            table[:, worker] = [getattr(report, name) for name in REPORTED]
+        columns: dict[str, FloatArray] = dict(zip(REPORTED, table, strict=True))
+        compute = columns["compute_seconds"]
         communication = np.where(took_part, 0.0, np.nan)
         exchange, transfer_time = planned.plan.exchange, np.nan
         local_steps = planned.local_steps
         if planned.transfer_time is not None:
             # Everyone trains meanwhile, unless the plan says otherwise.
-            waited = self._column(reports, "exchange_seconds")
+            waited = columns["exchange_seconds"]
             communication = communication if planned.plan.overlap else waited
-            local_steps = np.nan_to_num(self._column(reports, "steps")).astype(np.int64)
+            local_steps = np.nan_to_num(columns["steps"]).astype(np.int64)
             if exchange.required:
                 # All have it at nearly the same time, and one of them may not tell the truth.
                 transfer_time = float(np.nanmedian(waited[list(exchange.required)]))
@@ -267,33 +289,31 @@ class RoundPlanner(NetworkPlanner):
             if not exchange.directed:
                 np.fmax.at(communication, links[:, 1], times)
         # Mixing, testing and saving is not waiting, though the simulation has none of it.
-        other = self._column(reports, "other_seconds")
-        worked = np.minimum(compute + communication + other, seconds)
-        images = usual_count(report.images for report in reports.values())
+        worked = np.minimum(compute + communication + columns["other_seconds"], seconds)
+        images = [report.images for report in reports.values()]
+        measured_more = any(report.measures for report in reports.values())
         measured = Measured(
             local_steps=np.where(took_part, local_steps, 0),
-            step_time=self._column(reports, "step_time"),
+            step_time=columns["step_time"],
             timing=Timing(compute, communication, worked, seconds - worked, seconds),
             links=links,
             link_time=times,
             link_bytes=sizes,
             link_distance=distances,
-            train_loss=np.where(local_steps > 0, self._column(reports, "train_loss"), np.nan),
-            update_norm=self._column(reports, "update_norm"),
+            train_loss=np.where(local_steps > 0, columns["train_loss"], np.nan),
+            update_norm=columns["update_norm"],
             bandwidth=mean_bandwidth(planned.observation.network),
             wall={"round": seconds},
-            smoothness=self._column(reports, "smoothness"),
-            gradient_variance=self._column(reports, "gradient_variance"),
-            start_loss=self._column(reports, "start_loss"),
+            smoothness=columns["smoothness"],
+            gradient_variance=columns["gradient_variance"],
+            start_loss=columns["start_loss"],
             selected=exchange.selected(
                 {worker: report.selected for worker, report in reports.items()}, self.workers
             ),
             transfer_time=transfer_time,
-            evaluation=evaluation_of(self._column(reports, "accuracy"), images, self.attackers),
-            final_evaluation=evaluation_of(
-                self._column(reports, "whole_accuracy"), images, self.attackers
-            ),
-            measures=self._measures(reports),
+            evaluation=evaluation_of(columns["accuracy"], images, self.attackers),
+            final_evaluation=evaluation_of(columns["whole_accuracy"], images, self.attackers),
+            measures=_measures(reports, self.workers) if measured_more else {},
         )
         record = self.planner.finish(planned.planned, measured)
         self.clock = record.clock
@@ -321,12 +341,19 @@ class RoundPlanner(NetworkPlanner):
     ) -> None:
         """Transfers that the workers timed; round 0: before the first one. All workers get their
         orders at once, so times since then can be compared."""
-        transfers = [
-            transfer
-            for worker, links in sorted(timed.items())
-            for link in links
-            if (transfer := self._transfer(worker, link)) is not None
-        ]
+        transfers = []
+        for worker, links in sorted(timed.items()):
+            for link in links:
+                size, seconds, usable = link.bytes, link.seconds, not link.lost
+                if self._grouped and not link.probe:
+                    # The pieces of a tree keep the pace of its slowest link: only those that
+                    # waited count.
+                    size, seconds = link.timed_bytes, link.timed_seconds
+                    usable = 2 * size >= link.bytes
+                if link.bytes and usable:
+                    transfers.append(
+                        Transfer(worker, link.worker, 8.0 * size, link.started, seconds)
+                    )
         transfers = limit_rates(transfers)
         if self.stage.world.sharing:
             self.links.learn_shared(transfers, round_index=round_index)
@@ -382,37 +409,17 @@ class RoundPlanner(NetworkPlanner):
             state = self.algorithm.expand(state)
         self.planner.state = state
 
-    def _transfer(self, worker: int, link: wire.LinkReport) -> Transfer | None:
-        """What a link shows of its speed; None for nothing."""
-        if self._grouped and not link.probe and link.bytes:
-            # The pieces of a tree keep the pace of its slowest link: only those that waited count.
-            if 2 * link.timed_bytes < link.bytes:
-                return None
-            bits, seconds = 8.0 * link.timed_bytes, link.timed_seconds
-            return Transfer(worker, link.worker, bits, link.started, seconds)
-        if link.lost or not link.bytes:
-            return None
-        return Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
 
-    def _measures(self, reports: WireReports) -> dict[str, FloatArray]:
-        """The added columns of the record that somebody has reported, [N] each."""
-        measures = {}
-        for column in WORKER_COLUMNS:
-            if not column.added:
-                continue
-            values = np.full(self.workers, np.nan)
-            for worker, report in reports.items():
-                values[worker] = report.measures.get(column.name, np.nan)
-            if np.isfinite(values).any():
-                measures[column.name] = values
-        return measures
-
-    def _column(self, reports: WireReports, name: str) -> FloatArray:
-        """One field of all reports, [N], NaN where there is none."""
-        column = np.full(self.workers, np.nan)
+def _measures(reports: WireReports, workers: int) -> dict[str, FloatArray]:
+    """The added columns of the record that somebody has reported, [N] each."""
+    measures = {}
+    for column in WORKER_COLUMNS:
+        values = np.full(workers, np.nan)
         for worker, report in reports.items():
-            column[worker] = getattr(report, name)
-        return column
+            values[worker] = report.measures.get(column.name, np.nan)
+        if column.added and np.isfinite(values).any():
+            measures[column.name] = values
+    return measures
 
 
 def _over_working_links(plan: Plan, observation: Observation) -> Plan:

@@ -20,7 +20,6 @@ from fedhp.cluster.coordinator.planning.round_planner import (
     evaluation_of,
     from_bytes,
     to_bytes,
-    usual_count,
 )
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth
@@ -124,7 +123,7 @@ class TurnPlanner(NetworkPlanner):
         loss, norm, accuracy, whole_accuracy = (np.full(n, np.nan) for _ in range(4))
         transfers: dict[tuple[int, int], list[wire.LinkReport]] = {}
         rate = 0.0
-        images = usual_count(report.images for _, report in self.ended if report.images)
+        images = [report.images for _, report in self.ended if report.images]
         for turn, report in self.ended:
             worker = turn.worker
             steps[worker] += turn.action.local_steps
