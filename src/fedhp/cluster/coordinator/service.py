@@ -14,7 +14,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partialmethod
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -54,7 +55,6 @@ from fedhp.config import to_tables
 TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
 MOST_HELPERS = 8  # peers offered to a worker that is behind
 COMPARED_MODELS = 3  # of them, where mixing is robust: one of three can be wrong
-T = TypeVar("T")
 LOG = logging.getLogger("fedhp.coordinator")
 _DENIED, _TOO_MANY = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
 _NOT_NOW = grpc.StatusCode.FAILED_PRECONDITION
@@ -524,39 +524,33 @@ class CoordinatorService:
         self._identity, self._address = identity, address
         self._limits = CallLimits()
         self._log_throttle = LogThrottle()
+        self._answers: Mapping[str, Callable[[str, Any, Any], Any]] = {
+            "Join": self._join,
+            "Next": self._next,
+            "Report": self._receipt,
+            "Beat": self._beat,
+            "Leave": self._leave,
+            "Status": self._status,
+            "Command": self._command,
+            "DialBack": self._dial_back,
+        }
 
-    async def Join(self, messages: Messages[wire.JoinRequest], context: Any) -> wire.JoinReply:
-        """A worker joins, for the first time or again."""
+    def _join(self, name: str, request: wire.JoinRequest, _: Any) -> wire.JoinReply:
+        reply = self.handlers.join(name, request)
+        identity = self._identity.current()
+        prove(identity, reply, caller=name, nonce=request.nonce, address=self._address)
+        return reply
 
-        def join(name: str, request: wire.JoinRequest) -> wire.JoinReply:
-            reply = self.handlers.join(name, request)
-            prove(
-                self._identity.current(),
-                reply,
-                caller=name,
-                nonce=request.nonce,
-                address=self._address,
-            )
-            return reply
-
-        return await self._answer("Join", messages, context, join)
-
-    async def Next(self, messages: Messages[wire.NextRequest], context: Any) -> wire.Order:
-        """A worker asks for something to do, perhaps with its report."""
-        return await self._answer("Next", messages, context, self._next)
-
-    async def _next(self, name: str, request: wire.NextRequest) -> wire.Order:
+    async def _next(self, name: str, request: wire.NextRequest, _: Any) -> wire.Order:
+        """Something to do; a worker mostly asks with its report."""
         receipt = self._receipt(name, request.report) if request.HasField("report") else None
         order = await self.handlers.next(self.handlers.member(name), request)
         if receipt is not None:
             order.receipt.CopyFrom(receipt)
         return order
 
-    async def Report(self, messages: Messages[wire.RoundReport], context: Any) -> wire.Receipt:
-        """A worker reports what it measured. Being late is an answer, not an error."""
-        return await self._answer("Report", messages, context, self._receipt)
-
-    def _receipt(self, name: str, report: wire.RoundReport) -> wire.Receipt:
+    def _receipt(self, name: str, report: wire.RoundReport, _: Any = None) -> wire.Receipt:
+        """What a worker measured. Being late is an answer, not an error."""
         member = self.handlers.member(name)
         try:
             self.handlers.report(member, report)
@@ -566,81 +560,52 @@ class CoordinatorService:
             return wire.Receipt(accepted=False, why=str(refusal))
         return wire.Receipt(accepted=True)
 
-    async def Beat(self, messages: Messages[wire.BeatRequest], context: Any) -> wire.BeatReply:
-        """A sign of life."""
+    def _beat(self, name: str, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
+        member = self.handlers.member(name)
+        reply = self.handlers.beat(member, request.phase)
+        source = source_of(context.peer()) if self.handlers.state.dial_backs else None
+        reply.dial.extend(self.handlers.dial_targets(member, request, source))
+        return reply
 
-        def beat(name: str, request: wire.BeatRequest) -> wire.BeatReply:
-            member = self.handlers.member(name)
-            reply = self.handlers.beat(member, request.phase)
-            source = source_of(context.peer()) if self.handlers.state.dial_backs else None
-            reply.dial.extend(self.handlers.dial_targets(member, request, source))
-            return reply
+    def _leave(self, name: str, request: wire.LeaveRequest, _: Any) -> wire.Receipt:
+        self.handlers.leave(name, request)
+        return wire.Receipt(accepted=True)
 
-        return await self._answer("Beat", messages, context, beat)
-
-    async def Leave(self, messages: Messages[wire.LeaveRequest], context: Any) -> wire.Receipt:
-        """A worker leaves."""
-
-        def leave(name: str, request: wire.LeaveRequest) -> wire.Receipt:
-            self.handlers.leave(name, request)
-            return wire.Receipt(accepted=True)
-
-        return await self._answer("Leave", messages, context, leave)
-
-    async def Status(
-        self, messages: Messages[wire.StatusRequest], context: Any
-    ) -> wire.StatusReply:
+    def _status(self, *_: Any) -> wire.StatusReply:
         """Any worker or operator of this federation may look."""
-        return await self._answer("Status", messages, context, lambda *_: self._status())
-
-    def _status(self) -> wire.StatusReply:
         reply = self.handlers.status()
         expiring = self._expiry.expiring() if self._expiry is not None else {}
         for name in list(expiring)[: message_checks.MAX_EXPIRING]:
             reply.expiring.add(name=name, seconds=expiring[name])
         return reply
 
-    async def Command(self, messages: Messages[wire.CommandRequest], context: Any) -> wire.Receipt:
-        """An operator's command."""
+    async def _command(self, name: str, request: wire.CommandRequest, _: Any) -> wire.Receipt:
+        why = self.handlers.command(request)
+        if request.stop and not await self.handlers.stop_is_durable():
+            why += "; not durable yet: do not end the coordinator before the run is over"
+        if (request.remove or request.allow) and not await self.handlers.removal_is_durable():
+            why += "; not durable yet: repeat it if another coordinator takes over soon"
+        return wire.Receipt(accepted=True, why=why)
 
-        async def command(_: str, request: wire.CommandRequest) -> wire.Receipt:
-            why = self.handlers.command(request)
-            if request.stop and not await self.handlers.stop_is_durable():
-                why += "; not durable yet: do not end the coordinator before the run is over"
-            if (request.remove or request.allow) and not await self.handlers.removal_is_durable():
-                why += "; not durable yet: repeat it if another coordinator takes over soon"
-            return wire.Receipt(accepted=True, why=why)
-
-        return await self._answer("Command", messages, context, command)
-
-    async def DialBack(
-        self, messages: Messages[wire.DialBackRequest], context: Any
+    async def _dial_back(
+        self, name: str, request: wire.DialBackRequest, context: Any
     ) -> wire.DialBackReply:
         """A worker asks whether others can connect to it, before it joins."""
 
         async def handshake(target: HostPort, name: str) -> str:
             return await handshake_problem(self._identity.current(), target, name=name)
 
-        def dial_back(name: str, request: wire.DialBackRequest) -> Awaitable[wire.DialBackReply]:
-            source = source_of(context.peer())
-            return self.handlers.dial_back(
-                name, request.address, source=source, handshake=handshake
-            )
-
-        return await self._answer("DialBack", messages, context, dial_back)
+        source = source_of(context.peer())
+        return await self.handlers.dial_back(
+            name, request.address, source=source, handshake=handshake
+        )
 
     async def refuse_method(self, refusal: Refused, context: Any) -> None:
         """A call of something that no coordinator offers."""
         async with self._admitted("", context):
             raise refusal
 
-    async def _answer(
-        self,
-        method: str,
-        messages: Messages[Any],
-        context: Any,
-        handle: Callable[[str, Any], T | Awaitable[T]],
-    ) -> T:
+    async def _answer(self, method: str, messages: Messages[Any], context: Any) -> Any:
         """Check who calls, whether it may, and the message; then handle it."""
         async with self._admitted(method, context) as caller:
             name = caller.name
@@ -657,9 +622,14 @@ class CoordinatorService:
                 self._expiry.see(name, caller.certificate)
             if method in CHECKS:
                 CHECKS[method](request)
-            answer = handle(name, request)
+            answer = self._answers[method](name, request, context)
             return await answer if isinstance(answer, Awaitable) else answer
         raise AssertionError("a refused call does not get here")
+
+    Join, Next = partialmethod(_answer, "Join"), partialmethod(_answer, "Next")
+    Report, Beat = partialmethod(_answer, "Report"), partialmethod(_answer, "Beat")
+    Leave, Status = partialmethod(_answer, "Leave"), partialmethod(_answer, "Status")
+    Command, DialBack = partialmethod(_answer, "Command"), partialmethod(_answer, "DialBack")
 
     @asynccontextmanager
     async def _admitted(self, method: str, context: Any) -> AsyncIterator[PeerIdentity]:
@@ -671,11 +641,10 @@ class CoordinatorService:
             refusal = self._refusal(caller, method)
             # The machine that has the name now does not share its budget with the one before.
             replaced = refusal is not None and refusal.reason == "certificate"
-            cost = self._status_cost() if method == "Status" else COSTS.get(method, 1.0)
             async with self._limits.one_call(
                 f"replaced {name}" if replaced else name,
                 connection=context.peer(),
-                cost=cost if refusal is None else REFUSAL_COST,
+                cost=self._cost(method) if refusal is None else REFUSAL_COST,
             ):
                 if refusal is not None:
                     raise refusal
@@ -697,10 +666,13 @@ class CoordinatorService:
             return refused
         return None
 
-    def _status_cost(self) -> float:
-        state = self.handlers.state
-        broken = min(len(state.reachability), message_checks.MAX_BROKEN_LINKS)
-        return COSTS["Status"] + (len(state.conductor.members) + broken) / STATUS_MEMBERS
+    def _cost(self, method: str) -> float:
+        cost = COSTS.get(method, 1.0)
+        if method == "Status":
+            state = self.handlers.state
+            broken = min(len(state.reachability), message_checks.MAX_BROKEN_LINKS)
+            cost += (len(state.conductor.members) + broken) / STATUS_MEMBERS
+        return cost
 
     async def _refuse(self, context: Any, name: str, refusal: Refused) -> None:
         guard = self.handlers.guard
