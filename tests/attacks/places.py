@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.context import Phase
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState
-from fedhp.cluster.coordinator.phase import Phase
+from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ledger.base import SignedLedger
 from fedhp.cluster.ledger.local import LocalLedger

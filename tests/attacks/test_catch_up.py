@@ -12,7 +12,7 @@ from faults.in_process import experiment as scripted_experiment
 from faults.in_process import in_process_federation, until
 from faults.in_process import run as run_scenario
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec, row_digest
@@ -212,7 +212,7 @@ def test_the_coordinator_names_the_digests_that_the_round_committed(
             )
             order = CoordinatorHandlers(after)._order(members[0], time.monotonic())
             assert [peer.name for peer in order.catch_up.peers] == ["w2"]
-            reported._took_part = frozenset({1})
+            reported.took_part = frozenset({1})
             for digest in (own, bytes(32)):
                 envelope = Envelopes("w1").make(run=after.run, attempt=committed)
                 reported.late_report(members[1], wire.RoundReport(envelope=envelope, digest=digest))

@@ -25,7 +25,7 @@ from fedhp.cluster.coordinator.attempts.group_checks import (
     norms_after,
 )
 from fedhp.cluster.coordinator.committed_state import Norms, norms_of
-from fedhp.cluster.coordinator.handlers import CoordinatorState
+from fedhp.cluster.coordinator.service import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt

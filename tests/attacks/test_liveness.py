@@ -22,21 +22,25 @@ from fedhp.cluster.audit.committed_rounds import read_committed_rounds
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.audit.verify import verify
-from fedhp.cluster.coordinator.attempts import attempts, deadlines
-from fedhp.cluster.coordinator.attempts.attempts import Attempts
+from fedhp.cluster.coordinator.attempts import attempts
+from fedhp.cluster.coordinator.attempts.attempts import (
+    LONGEST_PAUSE,
+    Attempts,
+    attempt_pause,
+    shortest_turn,
+)
 from fedhp.cluster.coordinator.attempts.blame import ATTEMPTS_TO_BLAME, FIRST_AVOIDED, Blame
-from fedhp.cluster.coordinator.attempts.deadlines import LONGEST_PAUSE, attempt_pause, shortest_turn
 from fedhp.cluster.coordinator.conductor import (
     AttemptVerdict,
     Conductor,
     ConductorSettings,
     Failure,
 )
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.planning import round_planner
 from fedhp.cluster.coordinator.planning.planning import create_planner
 from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
 from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
+from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
@@ -55,7 +59,7 @@ ROUNDS = 40
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "FIRST_DEADLINE", 1.0)
+    monkeypatch.setattr(attempts, "FIRST_DEADLINE", 1.0)
     monkeypatch.setattr(round_planner, "SLOWEST_GUESS", 1e9)
 
 

@@ -14,18 +14,18 @@ from attacks.members import command, events, start_attacker
 from faults.in_process import experiment, in_process_federation, run, until
 from faults.test_guards import leading
 from fedhp.cluster.coordinator import coordinator
-from fedhp.cluster.coordinator.attempts import deadlines
-from fedhp.cluster.coordinator.attempts.deadlines import (
+from fedhp.cluster.coordinator.attempts import attempts
+from fedhp.cluster.coordinator.attempts.attempts import (
     LONGEST_DEADLINE,
     RoundDeadlines,
     limit_times,
     withholding_members,
 )
 from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, MemberStatus
+from fedhp.cluster.coordinator.context import Phase
 from fedhp.cluster.coordinator.members import members
-from fedhp.cluster.coordinator.phase import Phase
 from fedhp.cluster.coordinator.planning import round_planner
-from fedhp.cluster.coordinator.planning.planner import (
+from fedhp.cluster.coordinator.planning.round_planner import (
     limit_to_median,
     set_aside_large,
     set_aside_odd_metrics,
@@ -48,7 +48,7 @@ HONEST = ("w0", "w1", "w2")
 @pytest.fixture(autouse=True)
 def _short_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first round may take a minute; these tests do not want to wait for it."""
-    monkeypatch.setattr(deadlines, "FIRST_DEADLINE", 0.5)
+    monkeypatch.setattr(attempts, "FIRST_DEADLINE", 0.5)
     monkeypatch.setattr(round_planner, "SLOWEST_GUESS", 1e9)
     for module in (members, coordinator):
         monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
@@ -128,7 +128,7 @@ def test_a_false_size_of_the_model_does_not_count(certificates: Path, tmp_path: 
 def test_stop_ends_a_round_that_would_take_an_hour(
     certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "FIRST_DEADLINE", 3600.0)
+    monkeypatch.setattr(attempts, "FIRST_DEADLINE", 3600.0)
 
     async def scenario() -> None:
         async with in_process_federation(settings(), certificates, tmp_path) as federation:
@@ -151,7 +151,7 @@ def test_stop_ends_a_round_that_would_take_an_hour(
 def test_a_member_leaves_in_the_middle_of_a_round(
     how: str, certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "FIRST_DEADLINE", 3600.0)
+    monkeypatch.setattr(attempts, "FIRST_DEADLINE", 3600.0)
 
     async def scenario() -> None:
         # Long enough that the run is not over when the last command is sent.

@@ -22,7 +22,7 @@ from faults.in_process import (
 )
 from fedhp import __version__
 from fedhp.cluster.coordinator.attempts.orders import PeerAddresses
-from fedhp.cluster.coordinator.handlers import CoordinatorState
+from fedhp.cluster.coordinator.service import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt

@@ -12,8 +12,8 @@ import pytest
 from attacks.members import command
 from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
 from faults.scripted import ScriptedWorker
-from fedhp.cluster.coordinator.handlers import CoordinatorState
-from fedhp.cluster.coordinator.members.admission import NameBindings
+from fedhp.cluster.coordinator.members.members import NameBindings
+from fedhp.cluster.coordinator.service import CoordinatorState
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
 from fedhp.cluster.security.certificates import issue

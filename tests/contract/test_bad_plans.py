@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from contract.rounds import federation, observe, report
-from fedhp.algorithms.plan_checks import MOST_STEPS, next_action, next_plan
 from fedhp.errors import BadPlan
 from fedhp.exchange import DirectedMixing, GroupAverage, NeighborMixing, PeerScoring, WeightedMixing
 from fedhp.graph import topology_from
+from fedhp.rounds.planner import MOST_STEPS, next_action, next_plan
 from fedhp.types import Action, Decision, LinkVerdict, Plan, Topology
 
 N = 4

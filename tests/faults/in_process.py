@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from faults.scripted import ScriptedWorker
+from fedhp.cluster.coordinator.context import Phase
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
-from fedhp.cluster.coordinator.handlers import CoordinatorState
-from fedhp.cluster.coordinator.phase import Phase
+from fedhp.cluster.coordinator.service import CoordinatorState
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList

@@ -18,7 +18,7 @@ from fedhp.cluster.coordinator.coordinator import (
     CoordinatorRoundLoop,
     CoordinatorSettings,
 )
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState
+from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState
 from fedhp.cluster.ledger.base import Ledger
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt

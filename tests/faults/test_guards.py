@@ -13,11 +13,10 @@ import pytest
 
 from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
 from fedhp.cluster.audit.invariants import check_invariants
-from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState, LeadingProcess
-from fedhp.cluster.coordinator.run_record import RunRecordWriter
+from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState, LeadingProcess
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt

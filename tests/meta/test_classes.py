@@ -50,7 +50,7 @@ def test_no_constructor_has_too_many_arguments() -> None:
 def test_what_a_coordinator_knows_looks_at_no_clock() -> None:
     """Whoever calls passes the time; so a simulation can decide what it is."""
     folder = SOURCE / "cluster" / "coordinator"
-    callers = ("coordinator.py", "handlers.py", "members/dial_back.py")  # the last one is given it
+    callers = ("coordinator.py", "service.py", "members/dial_back.py")  # the last one is given it
     for module in MODULES:
         inside = module.is_relative_to(folder) and not module.is_relative_to(folder / "process")
         if inside and module.relative_to(folder).as_posix() not in callers:

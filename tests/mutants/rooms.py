@@ -40,10 +40,10 @@ ROOMS = (
     "cluster/ledger/local.py",
     "cluster/coordinator/**/blame.py",
     "cluster/coordinator/conductor.py",
-    "cluster/coordinator/**/deadlines.py",
+    "cluster/coordinator/attempts/attempts.py",
     "cluster/coordinator/**/group_checks.py",
     "cluster/coordinator/**/link_estimates.py",
-    "cluster/coordinator/planning/planner.py",
+    "cluster/coordinator/planning/round_planner.py",
     "cluster/audit/*.py",
     "dash/security.py",
 )

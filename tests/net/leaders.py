@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.run_record import RunRecordWriter
+from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.config import Experiment

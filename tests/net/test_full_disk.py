@@ -20,10 +20,10 @@ from faults.in_process import experiment, in_process_federation, run, until
 from fedhp import files
 from fedhp.cluster.audit.invariants import check_invariants, find_pauses
 from fedhp.cluster.coordinator import coordinator as coordinator_module
+from fedhp.cluster.coordinator.committed_state import RunRecordWriter
 from fedhp.cluster.coordinator.conductor import MemberStatus
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState
-from fedhp.cluster.coordinator.phase import Phase
-from fedhp.cluster.coordinator.run_record import RunRecordWriter
+from fedhp.cluster.coordinator.context import Phase
+from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.worker import model_store

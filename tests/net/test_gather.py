@@ -11,7 +11,7 @@ from cli.support import caller
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.merge import GatheredRun, gather
 from fedhp.cluster.audit.timeline import read_timeline
-from fedhp.cluster.coordinator.run_record import OPERATOR_STOP
+from fedhp.cluster.coordinator.committed_state import OPERATOR_STOP
 from fedhp.cluster.failpoints import FAILPOINTS_VARIABLE
 from fedhp.cluster.history import History
 from fedhp.cluster.ops.launch import Cluster, SharedLedger

@@ -30,11 +30,11 @@ def test_a_round_is_one_call_per_worker_one_commit_and_two_syncs_per_model(
 ) -> None:
     counts: Counter[str] = Counter()
     at_commits: list[Counter[str]] = []
-    answer, commit, sync = CoordinatorService._answer, LocalLedger._commit, os.fsync
+    admit, commit, sync = CoordinatorService._admitted, LocalLedger._commit, os.fsync
 
-    async def counted_answer(service: CoordinatorService, method: str, *args: Any) -> Any:
+    def counted_call(service: CoordinatorService, method: str, context: Any) -> Any:
         counts[method] += 1
-        return await answer(service, method, *args)
+        return admit(service, method, context)
 
     def counted_commit(ledger: LocalLedger, state: bytes) -> None:
         at_commits.append(counts.copy())
@@ -44,7 +44,7 @@ def test_a_round_is_one_call_per_worker_one_commit_and_two_syncs_per_model(
         counts["sync"] += 1
         sync(handle)
 
-    monkeypatch.setattr(CoordinatorService, "_answer", counted_answer)
+    monkeypatch.setattr(CoordinatorService, "_admitted", counted_call)
     monkeypatch.setattr(LocalLedger, "_commit", counted_commit)
     monkeypatch.setattr(os, "fsync", counted_sync)
     settings = experiment(

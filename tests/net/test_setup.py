@@ -16,9 +16,9 @@ import pytest
 from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
 from fedhp.cli import call as main
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks, parts_of_this_machine
 from fedhp.cluster.coordinator.members.setup_process import answer_to
+from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.protocol.attempt import INITIAL
 from fedhp.cluster.protocol.own_setup import model_part, setup_of
 from fedhp.cluster.protocol.setup import DATA, MODEL, MODULE, TEST, Setup, SetupPart

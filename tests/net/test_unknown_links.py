@@ -17,8 +17,8 @@ from fedhp.cluster.audit import replay
 from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import Verification, verify
-from fedhp.cluster.coordinator.attempts import deadlines
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
+from fedhp.cluster.coordinator.attempts import attempts
+from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.protocol.guard import Refused
 from net.identities import make_certificates
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CoordinatorHandlers, "report", lossy)
-        patch.setattr(deadlines, "FIRST_DEADLINE", 20.0)
+        patch.setattr(attempts, "FIRST_DEADLINE", 20.0)
         run(scenario())
     return folder
 

@@ -79,6 +79,8 @@ class History:
 
     def flush(self) -> None:
         """Write what waits for space; StorageFull if there is none."""
+        if not self._unwritten:
+            return
         with storage_errors(self._path, what="the history"):
             while self._unwritten:  # the last bytes of a disk take a part of a line
                 written = self._file.write(self._unwritten) or 0

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedhp.algorithms import Observation
-from fedhp.algorithms.plan_checks import MOST_STEPS
 from fedhp.config import Experiment, TrainingConfig
 from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
 from fedhp.exchange import Exchanged
 from fedhp.exchange.base import Moment
 from fedhp.rounds.context import PlanningContext
-from fedhp.rounds.planner import Measured, PlannedRound, first_reports
+from fedhp.rounds.planner import MOST_STEPS, Measured, PlannedRound, first_reports
 from fedhp.timing import PROBE_BATCHES, ROUNDING, Network, timing
 from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord, Timing
 from fedhp.world import World

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from fedhp import Decision, DisjointGroups, Federation, GroupAverage, Observation, Plan, Reports
-from fedhp.algorithms.plan_checks import next_plan
 from fedhp.algorithms.traits import Traits
 from fedhp.config import parse
 from fedhp.engine.prepare import prepare
@@ -20,6 +19,7 @@ from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import BadPlan
 from fedhp.exchange import Exchange
 from fedhp.exchange.facts import from_facts, participants_in
+from fedhp.rounds.planner import next_plan
 from fedhp.types import RoundRecord
 
 N = 7

@@ -23,7 +23,6 @@ from fedhp import (
     WeightedMixing,
 )
 from fedhp.algorithms.base import rule_of
-from fedhp.algorithms.plan_checks import next_plan
 from fedhp.cluster.coordinator.attempts.orders import _exchanges
 from fedhp.config import Experiment, parse
 from fedhp.engine.prepare import prepare
@@ -33,6 +32,7 @@ from fedhp.errors import BadPlan, RunError
 from fedhp.exchange import Exchange, Mixing
 from fedhp.exchange.facts import from_facts
 from fedhp.graph import directed_weights, mixing_matrix, topology_from
+from fedhp.rounds.planner import next_plan
 from fedhp.rule import PushSum, Rule
 from fedhp.timing import Network
 from fedhp.types import RoundRecord

@@ -12,13 +12,13 @@ import pytest
 
 import fedhp
 from fedhp import Decision, Federation, Observation, Plan, Reports, ServerAverage
-from fedhp.algorithms.plan_checks import next_plan
 from fedhp.config import parse, to_tables
 from fedhp.engine.prepare import prepare
 from fedhp.engine.runs.run import loop_of
 from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import BadPlan, ConfigError
 from fedhp.exchange.facts import from_facts
+from fedhp.rounds.planner import next_plan
 from fedhp.tables import merge_tables
 from fedhp.types import FloatArray, IntArray, RoundRecord
 from unit.engine.runs import bits

@@ -22,7 +22,7 @@ from fedhp.cluster.audit.timeline import (
     build_timeline,
     missing_beginning,
 )
-from fedhp.cluster.coordinator.run_record import EXPERIMENT, OPERATOR_STOP
+from fedhp.cluster.coordinator.committed_state import EXPERIMENT, OPERATOR_STOP
 from fedhp.cluster.events import Committed
 from fedhp.cluster.history import events_in, history_content
 from fedhp.cluster.protocol.attempt import INITIAL

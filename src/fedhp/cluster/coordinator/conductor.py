@@ -67,18 +67,14 @@ class Member:
     def poll(self, *, models: tuple[Attempt, ...], step_time: float = 0.0, now: float) -> None:
         """It asks for an order, with the models it holds; step_time 0: not measured."""
         self.models, self.seen = models, now
-        self.step_measured(step_time)
+        if step_time > 0:
+            self.step_time = step_time
 
     def beat(self, phase: str, now: float) -> None:
         """A sign of life. A member that left must join again first."""
         if self.left:
             raise Refused("joined", f"{self.name} is not a member: join again")
         self.seen, self.phase = max(now, self.seen), phase
-
-    def step_measured(self, seconds: float) -> None:
-        """How long one local step takes; 0 means that it was not measured."""
-        if seconds > 0:
-            self.step_time = seconds
 
     def leave(self) -> None:
         """It leaves, by its own decision or the operator's."""
@@ -267,14 +263,16 @@ class Conductor(Generic[T]):
 
     def gone(self, now: float) -> list[int]:
         """Workers that nobody should wait for."""
-        alive = {member.worker for member in self.alive(now)}
-        if self.running is not None:
-            alive -= {
-                worker
-                for worker in alive - self.running.participants
-                if self.members[worker].draining
-            }
-        return [worker for worker in self.members if worker not in alive]
+        return [
+            worker
+            for worker, member in self.members.items()
+            if not self.is_alive(member, now)
+            or (
+                member.draining
+                and self.running is not None
+                and worker not in self.running.participants
+            )
+        ]
 
     # --- members that keep the others waiting ----------------------------------------------
 

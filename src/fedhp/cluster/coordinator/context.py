@@ -11,39 +11,109 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
 
 from fedhp.cluster import events
-from fedhp.cluster.coordinator.conductor import Conductor
-from fedhp.cluster.coordinator.run_record import RunRecordWriter
+from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
+from fedhp.cluster.coordinator.conductor import Conductor, Member
 from fedhp.cluster.history import History
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.limits import LogThrottle
-from fedhp.cluster.protocol.message_checks import (
-    MAX_WARNING_MEMBERS,
-    MAX_WARNINGS,
-    one_line,
-)
+from fedhp.cluster.protocol.message_checks import MAX_WARNING_MEMBERS, MAX_WARNINGS, one_line
 from fedhp.config import Experiment
+from fedhp.engine.testing import StopCondition
 
+STOP_SECONDS = 3.0  # that a running round has to end, once the run or a member is to stop
 LOG = logging.getLogger("fedhp.coordinator")
+PUT_ASIDE = "put_aside"  # key of a warning
 
 
-@dataclass(slots=True)
+class Phase(StrEnum):
+    """What a coordinator is doing, in the words that operators see."""
+
+    WAITING = "waiting"  # for the lead
+    STARTING = "starting"  # it leads, and is about to prove that with a first commit
+    GATHERING = "gathering"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+
+
+class RunPhase:
+    """The phase of a run, and the conditions that end it."""
+
+    def __init__(self, committed: CommittedState) -> None:
+        self.current, self.why = Phase.STARTING, ""
+        self.stopping = committed.stopped  # why an operator ends the run
+        self.stop_requested, self.stop_committed = asyncio.Event(), asyncio.Event()
+        self.has_begun = False  # a round under this coordinator
+        self.interrupted: Phase | None = None  # what it did before nothing could be written
+        self._rounds = committed.experiment.rounds
+        self.stop_condition = StopCondition(committed.experiment, tested=True, by_middle=True)
+        last = committed.attempt.round_index
+        self.stop_condition.resume(last, 0.0, committed.bytes_sent, None)
+        if committed.ended:
+            self.stop_condition.end(last, committed.ended)
+
+    def start(self) -> None:
+        """The lead is proven; workers may come."""
+        self.current = Phase.GATHERING
+
+    def wait_for_workers(self, why: str, *, round_index: int) -> None:
+        """Too few workers are ready for the attempt after this round."""
+        self.current = Phase.GATHERING if round_index == 0 else Phase.PAUSED
+        self.why = why
+
+    def pause(self, why: str) -> None:
+        """Nothing can be written or committed at the moment."""
+        if self.interrupted is None:
+            self.interrupted = self.current
+        self.current, self.why = Phase.PAUSED, why
+
+    def resume(self) -> None:
+        """Something was written: continue where the pause, if there was one, began."""
+        self.current, self.why = self.interrupted or self.current, ""
+        self.interrupted = None
+
+    def stop(self, why: str) -> None:
+        """End the run after its present round, or in a few seconds if that takes longer."""
+        self.stopping = why
+        self.stop_requested.set()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is over."""
+        return self.current is Phase.FINISHED
+
+    def has_all_rounds(self, round_index: int) -> bool:
+        """Whether no round follows this one, by the experiment or a condition of it."""
+        return round_index >= self.stop_condition.last_round
+
+    def finish(self, round_index: int) -> None:
+        """The run ends after this round: with all its rounds, by a condition, or stopped."""
+        self.current, self.interrupted = Phase.FINISHED, None
+        self.why = self.stop_condition.reason or f"all {self._rounds} rounds are done"
+        if self.stopping and not self.has_all_rounds(round_index):
+            self.why = self.stopping
+
+
 class WaitingCall:
-    """One call that waits."""
+    """Something that waits: one call of a member, or the round loop."""
 
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    replaced: bool = False  # by a later call of the same member
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self.notify = self._changed.set  # to be called when something changed
+        self.replaced = False  # by a later call of the same member
 
     async def until_changed(self, seconds: float) -> None:
-        """Wait until the order may have changed, at most so long; Refused if replaced."""
+        """Wait until something changes, at most so long; Refused if replaced."""
         with contextlib.suppress(TimeoutError):
             # wait_for would lose a cancellation that comes together with the event.
             async with asyncio.timeout(seconds):
-                await self.changed.wait()
-        self.changed.clear()
+                await self._changed.wait()
+        self._changed.clear()
         if self.replaced:
             raise Refused("replaced", "a later call of this worker took the place of this one")
 
@@ -61,7 +131,7 @@ class WaitingMembers:
         earlier = self._calls.get(worker)
         if earlier is not None:
             earlier.replaced = True
-            earlier.changed.set()
+            earlier.notify()
         call = self._calls[worker] = WaitingCall()
         try:
             yield call
@@ -79,7 +149,7 @@ class WaitingMembers:
         for worker in workers:
             call = self._calls.get(worker)
             if call is not None:
-                call.changed.set()
+                call.notify()
 
     def waits_for_model(self, worker: int) -> None:
         """Nobody has the model that this worker needs: it is woken when somebody may have it."""
@@ -93,22 +163,6 @@ class WaitingMembers:
     def wake_all(self) -> None:
         """Everybody's order may have changed."""
         self.wake(self.workers())
-
-
-class RoundLoopWaker:
-    """Wakes the round loop: it may have to go on."""
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-        self.notify = self._changed.set  # to be called when something changed
-
-    async def wait(self, seconds: float) -> None:
-        """In the round loop: wait until something changes, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            # wait_for would lose a cancellation that comes together with the event.
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        self._changed.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +187,16 @@ class Warnings:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._current: dict[tuple[str, tuple[str, ...]], RunWarning] = {}
+        self.current: dict[tuple[str, tuple[str, ...]], RunWarning] = {}
         self._throttle = LogThrottle()
 
     def set(self, key: str, *, members: Iterable[str] = (), value: float, text: str) -> None:
         """Something unusual begins, or goes on with another number: only the first is logged."""
         names = tuple(sorted(members))
-        before = self._current.get((key, names))
-        if before is None and len(self._current) >= MAX_WARNINGS:
+        before = self.current.get((key, names))
+        if before is None and len(self.current) >= MAX_WARNINGS:
             return
-        self._current[key, names] = warning = RunWarning(key, names, value, text)
+        self.current[key, names] = warning = RunWarning(key, names, value, text)
         if before is None and self._throttle.admit(key, *names)[0]:
             self._history.note(events.Warned(key, names, value, text))
             LOG.warning("%s", warning.text)
@@ -150,13 +204,13 @@ class Warnings:
     def end(self, key: str, *, members: Iterable[str] | None = None) -> None:
         """It is over: the warning of these members, or all of this key."""
         names = None if members is None else tuple(sorted(members))
-        for subject in [each for each in self._current if each[0] == key]:
+        for subject in [each for each in self.current if each[0] == key]:
             if names is None or subject[1] == names:
-                del self._current[subject]
+                del self.current[subject]
 
     def on_wire(self) -> list[wire.Warning]:
         """All of them, for a status."""
-        return [self._current[subject].to_wire() for subject in sorted(self._current)]
+        return [self.current[subject].to_wire() for subject in sorted(self.current)]
 
 
 class LeaderContext:
@@ -178,9 +232,27 @@ class LeaderContext:
         self.history = history
         self.warnings = Warnings(history)
         self.waiting = WaitingMembers()
-        self.round_loop = RoundLoopWaker()
+        self.round_loop = WaitingCall()
 
     @property
     def round_index(self) -> int:
         """The last committed round."""
         return self.conductor.committed.round_index
+
+    # --- members that keep the others waiting ----------------------------------------------
+
+    def missed(self, member: Member, why: str) -> None:
+        """Count a miss; from the second one on, the member is put aside for some rounds."""
+        rounds = self.conductor.missed(member)
+        if rounds:
+            self.history.note(events.Suspended(member.worker, rounds, why))
+            LOG.warning("%s is put aside for %d rounds: %s", member.name, rounds, why)
+            times = "once" if member.misses == 2 else f"{member.misses - 1} times"
+            text = f"{member.name} was put aside {times}, last for {rounds} rounds: {why}"
+            self.warnings.set(PUT_ASIDE, members=(member.name,), value=member.misses, text=text)
+
+    def was_punctual(self, member: Member) -> None:
+        """It did its part in time; after many such rounds a miss is forgiven."""
+        member.was_punctual()
+        if member.misses < 2 and self.warnings.current:
+            self.warnings.end(PUT_ASIDE, members=(member.name,))

@@ -19,18 +19,20 @@ import grpc.aio
 import numpy as np
 
 from fedhp.cluster import events
-from fedhp.cluster.coordinator.attempts.deadlines import attempt_pause
-from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.attempts.attempts import attempt_pause
+from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
-from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers, CoordinatorState, LeadingProcess
-from fedhp.cluster.coordinator.members.admission import BY_OPERATOR
+from fedhp.cluster.coordinator.context import STOP_SECONDS, LeaderContext, Phase
+from fedhp.cluster.coordinator.members.members import BY_OPERATOR
 from fedhp.cluster.coordinator.members.setup_checks import parts_of_this_machine
-from fedhp.cluster.coordinator.phase import STOP_SECONDS, Phase
 from fedhp.cluster.coordinator.planning.planning import averages_in_groups, is_asynchronous
 from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
-from fedhp.cluster.coordinator.run_record import RunRecordWriter
-from fedhp.cluster.coordinator.service import CoordinatorService
+from fedhp.cluster.coordinator.service import (
+    CoordinatorHandlers,
+    CoordinatorService,
+    CoordinatorState,
+    LeadingProcess,
+)
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
@@ -233,7 +235,7 @@ class Coordinator:
                 break
             if now - began > (JOINED_SECONDS if over_before and expected else most):
                 break
-            await state.context.round_loop.wait(CHECK_SECONDS)
+            await state.context.round_loop.until_changed(CHECK_SECONDS)
         waiting = ", ".join(sorted(member.name for member in members.uninformed()))
         if waiting:
             LOG.warning(
@@ -360,7 +362,7 @@ class CoordinatorRoundLoop:
             participants = attempts.chosen(participants)
         if self.phase.stopping:
             return
-        if self.state.survey.is_due(participants):
+        if not self.state.survey.has_begun and self.state.survey.is_due(participants):
             await self._survey(participants)
         planned = await self._plan(participants)
         await self._write(self.history.flush)
@@ -409,7 +411,7 @@ class CoordinatorRoundLoop:
     async def _wait(self, seconds: float = CHECK_SECONDS) -> None:
         """Until something changes, or it is time for another look."""
         self.state.members.supervise(time.monotonic())
-        await self.context.round_loop.wait(seconds)
+        await self.context.round_loop.until_changed(seconds)
 
     # --- the steps of a round --------------------------------------------------------------
 

@@ -1,68 +1,81 @@
-"""The Coordinator service of wire.proto: checks every call, then hands it to the handlers.
+"""The Coordinator service of wire.proto: checks every call, then answers it from the state.
 
 Who calls and how often is checked before anything of the call is read. A refused call ends with a
-gRPC status whose details are "reason: text"; bad ones count against their sender. Nothing here
-decides anything about rounds.
+gRPC status whose details are "reason: text"; bad ones count against their sender. The
+state is made when the lead is taken, so it is always whole; coordinator.py drives the rounds.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from functools import partialmethod
+from typing import Any
 
 import grpc
 import grpc.aio
+import numpy as np
 
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.members.dial_back import source_of
+from fedhp.cluster.coordinator.attempts import orders
+from fedhp.cluster.coordinator.attempts.attempts import Attempts
+from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.cluster.coordinator.conductor import Member, MemberStatus
+from fedhp.cluster.coordinator.context import STOP_SECONDS, LeaderContext, Phase, RunPhase
+from fedhp.cluster.coordinator.members import dial_back
+from fedhp.cluster.coordinator.members.catch_up import CatchUp
+from fedhp.cluster.coordinator.members.dial_back import DialBacks, IpAddress, source_of
+from fedhp.cluster.coordinator.members.members import BY_OPERATOR, Admission, Members
+from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
+from fedhp.cluster.coordinator.planning.planning import Planning, Survey
+from fedhp.cluster.coordinator.reachability import Reachability, broken_links_on_wire
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.calls import REFUSAL_COST, CallLimits, Messages
-from fedhp.cluster.protocol.guard import CALL_RULES, Refused
+from fedhp.cluster.protocol.guard import CALL_RULES, Guard, Refused, TicketPurpose, extended
 from fedhp.cluster.protocol.limits import LogThrottle
+from fedhp.cluster.protocol.message_checks import (
+    ANY_METRIC,
+    MAX_DIAL_TEXT,
+    SHARE,
+    check_report,
+    one_line,
+)
+from fedhp.cluster.protocol.versions import installed
 from fedhp.cluster.security.leader_proof import prove
 from fedhp.cluster.security.renewal import ExpiryWatch, RenewableIdentity
-from fedhp.cluster.security.tls import (
-    AllowList,
-    PeerIdentity,
-    handshake_problem,
-    identify_caller,
-)
+from fedhp.cluster.security.tls import AllowList, PeerIdentity, handshake_problem, identify_caller
+from fedhp.config import to_tables
 
-T = TypeVar("T")
+TURN_DEADLINE = 60.0  # s at least, for one turn of an asynchronous algorithm
+MOST_HELPERS = 8  # peers offered to a worker that is behind
+COMPARED_MODELS = 3  # of them, where mixing is robust: one of three can be wrong
 LOG = logging.getLogger("fedhp.coordinator")
+_DENIED, _TOO_MANY = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
+_NOT_NOW = grpc.StatusCode.FAILED_PRECONDITION
 CODES = {
-    "unknown": grpc.StatusCode.PERMISSION_DENIED,
-    "role": grpc.StatusCode.PERMISSION_DENIED,
-    "sender": grpc.StatusCode.PERMISSION_DENIED,
-    "quarantined": grpc.StatusCode.PERMISSION_DENIED,
-    "removed": grpc.StatusCode.PERMISSION_DENIED,
-    "certificate": grpc.StatusCode.PERMISSION_DENIED,
-    "setup": grpc.StatusCode.FAILED_PRECONDITION,
-    "joined": grpc.StatusCode.FAILED_PRECONDITION,
-    "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "streams": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    **dict.fromkeys(
+        ("unknown", "role", "sender", "quarantined", "removed", "certificate"), _DENIED
+    ),
+    **dict.fromkeys(("setup", "joined", "elsewhere", "epoch", "run"), _NOT_NOW),
+    **dict.fromkeys(("full", "streams", "busy"), _TOO_MANY),
     "patience": grpc.StatusCode.DEADLINE_EXCEEDED,
     "method": grpc.StatusCode.UNIMPLEMENTED,
-    "busy": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "elsewhere": grpc.StatusCode.FAILED_PRECONDITION,
     "replaced": grpc.StatusCode.ABORTED,
-    "epoch": grpc.StatusCode.FAILED_PRECONDITION,
-    "run": grpc.StatusCode.FAILED_PRECONDITION,
 }
-
 # Calls that are dear: a join is written down and gets the whole experiment, a status names all
 # members. Large requests cost more than small ones.
 COSTS = {"Join": 50.0, "DialBack": 50.0, "Status": 5.0, "Next": 2.0}
 STATUS_MEMBERS = 20  # or broken links that a status names for the cost of one more call
 REQUEST_BYTES = 1 << 16  # of a request for the cost of one more call
-
 # Calls of members, for which a name has one certificate. A status may be asked by a second process.
 BOUND_CALLS = frozenset({"Join", "Next", "Report", "Beat", "Leave"})
-
 # A report is checked by its handler, which knows what is expected of the worker.
 CHECKS: Mapping[str, Callable[[Any], None]] = {
     "Join": message_checks.check_join,
@@ -73,6 +86,425 @@ CHECKS: Mapping[str, Callable[[Any], None]] = {
     "Command": message_checks.check_command,
     "DialBack": message_checks.check_dial_back,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingProcess:
+    """What the process of a coordinator has, apart from what is committed."""
+
+    leads: Callable[[], bool]  # ask before giving an order
+    place: str = ""  # which copy of the ledger this is
+    allowed: AllowList = field(default_factory=lambda: AllowList(None))
+    compares: bool = False  # the workers' data and models with those of this machine
+
+
+class CoordinatorState:
+    """The state of a coordinator that leads."""
+
+    def __init__(
+        self, context: LeaderContext, committed: CommittedState, process: LeadingProcess
+    ) -> None:
+        self.context, self.conductor = context, context.conductor
+        self.experiment, self.run = committed.experiment, committed.run
+        self._tables = to_tables(committed.experiment)
+        self.leads, self.place = process.leads, process.place
+        epoch = self.conductor.epoch
+        self.leaders = extended(committed.leaders, epoch, start=committed.attempt)
+        self.guard = Guard(run=committed.run, epoch=epoch)
+        self.guard.token = self.token = self.leaders[-1].token  # of this epoch
+        self.phase = RunPhase(committed)
+        self.reachability = Reachability()
+        self.dial_backs = DialBacks()
+        self.planning = Planning(context, committed)
+        self.survey = Survey(context, self.planning)
+        self.attempts = Attempts(
+            context,
+            committed,
+            phase=self.phase,
+            planning=self.planning,
+            reachability=self.reachability,
+        )
+        self._checkpoints = self.attempts.groups.checkpoints.pack()  # none, without group averages
+        self.catch_up = CatchUp(context, self.planning, self.attempts)
+        self.admission = Admission(
+            context,
+            committed,
+            allowed=process.allowed,
+            guard=self.guard,
+            attempts=self.attempts,
+            reachability=self.reachability,
+        )
+        self.members = Members(
+            context,
+            committed,
+            phase=self.phase,
+            planning=self.planning,
+            survey=self.survey,
+            attempts=self.attempts,
+            admission=self.admission,
+            reachability=self.reachability,
+            setups=SetupChecks(
+                committed.setup,
+                private=committed.private,
+                awaits_own=process.compares and not committed.setup,
+            ),
+        )
+
+    @property
+    def round_index(self) -> int:
+        """The last committed round."""
+        return self.context.round_index
+
+    def committed_state(self, attempt: Attempt | None = None) -> CommittedState:
+        """What the ledger is to hold once this attempt, or the last one, is committed."""
+        groups, digests = self.attempts.groups, self.attempts.digests
+        grouped = self.context.groups
+        planner, allowed = self.planning.planner, self.admission.allowed.names
+        return CommittedState(
+            run=self.run,
+            experiment=self.experiment,
+            attempt=attempt or self.conductor.committed,
+            members=self.members.named(),
+            model_bytes=self.planning.model_bytes,
+            allowed=None if allowed is None else tuple(sorted(allowed)),
+            removed=self.admission.removed_names(),
+            planner=b"" if planner is None else planner.pack(),
+            bytes_sent=self.phase.stop_condition.bytes_sent,
+            ended=self.phase.stop_condition.reason,
+            stopped=self.phase.stopping,
+            informed=tuple(sorted(self.members.informed)),
+            digests=digests.by_worker if attempt is None else digests.after_commit(),
+            versions=groups.versions_after(attempt) if attempt and grouped else groups.versions,
+            norms=groups.norms_after() if attempt and grouped else groups.norms,
+            checkpoints=groups.checkpoints.pack() if grouped else self._checkpoints,
+            certificates=self.admission.bindings.pack(),
+            setup=dict(self.members.setups.reference),
+            private=tuple(sorted(self.members.setups.private)),
+            leaders=self.leaders,
+            place=self.place,
+            tables=self._tables,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedReport:
+    """What a report must belong to: the attempt, the peers and exchanges of its order."""
+
+    attempt: Attempt
+    peers: frozenset[int]
+    exchanges: int
+
+
+class CoordinatorHandlers:
+    """Answers the calls that CoordinatorService has checked."""
+
+    def __init__(self, state: CoordinatorState) -> None:
+        self.state = state
+        self.guard = state.guard
+
+    def join(self, name: str, request: wire.JoinRequest) -> wire.JoinReply:
+        """A worker joins, for the first time or again."""
+        member = self.state.members.join(name, request, now=time.monotonic())
+        return wire.JoinReply(
+            run=self.state.run,
+            epoch=self.state.conductor.epoch,
+            worker=member.worker,
+            experiment=self.state.context.record.experiment_text,
+            beat_seconds=self.state.experiment.cluster.beat,
+            key=self.state.attempts.work.keys[name],
+            leaders=[leader.to_wire() for leader in self.state.leaders],
+            committed=self.state.conductor.committed.to_wire(),
+        )
+
+    def member(self, name: str) -> Member:
+        """The member of this name, or Refused("joined")."""
+        conductor = self.state.conductor
+        member = conductor.by_name.get(name)
+        if member is not None and member.removed:
+            raise Refused("removed", f"{name} was removed: {member.removed}")
+        silent = 0.0 if member is None else time.monotonic() - member.seen
+        if member is None or member.left or silent > conductor.settings.dead_after:
+            raise Refused("joined", f"{name} is not a member: join again")
+        return member
+
+    async def next(self, member: Member, request: wire.NextRequest) -> wire.Order:
+        """Something to do, at the latest after limits.POLL_SECONDS. A later call of the same
+        member ends this one with Refused."""
+        members, now = self.state.members, time.monotonic()
+        members.poll(member, request, now=now)
+        until = now + limits.POLL_SECONDS
+        with self.state.context.waiting.begin(member.worker) as wait:
+            while True:
+                if members.setups.differing or members.setups.scaling is None:
+                    members.check_setup(member)
+                order = self._order(member, now)
+                left = until - now
+                if not order.HasField("wait") or left <= 0:
+                    return order
+                try:
+                    await wait.until_changed(left)
+                except asyncio.CancelledError:
+                    self.state.reachability.closed(member, time.monotonic())
+                    raise
+                now = time.monotonic()
+
+    def _order(self, member: Member, now: float) -> wire.Order:
+        state, conductor = self.state, self.state.conductor
+        phase, attempts = state.phase, state.attempts
+        order = wire.Order(
+            epoch=conductor.epoch, committed=conductor.committed.to_wire(), token=state.token
+        )
+        if conductor.settings.groups:
+            order.own.CopyFrom(attempts.groups.own_version(member).to_wire())
+            kept = attempts.groups.checkpoints.versions_of(member.worker)
+            order.keep.extend(version.to_wire() for version in kept)
+        if not state.leads():
+            order.wait.why = "this coordinator does not lead any more"
+            return order
+        drained = member.draining and member.worker not in attempts.work.orders
+        if phase.current is Phase.FINISHED or drained or member.removed:
+            state.members.dismiss(member)
+            order.finished.why = member.removed or phase.why or "drained"
+            order.finished.removed = bool(member.removed)
+            return order
+        if conductor.status(member, now) is MemberStatus.SUSPENDED:
+            order.wait.why = (
+                f"put aside up to round {member.suspended_to}: the others waited for it in vain"
+            )
+            return order
+        if not conductor.holds(member):
+            holders = state.catch_up.holders(member, now=now)
+            if holders:
+                state.catch_up.order(member)
+                order.catch_up.peers.extend(
+                    attempts.work.addresses.address(
+                        holder,
+                        member,
+                        TicketPurpose.COMMITTED,
+                        attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
+                        version=conductor.committed,
+                    )
+                    for holder in holders[:MOST_HELPERS]
+                )
+                order.catch_up.digests.extend(attempts.digests.wanted())
+                if state.experiment.exchange.robust != "none":
+                    order.catch_up.compare = COMPARED_MODELS
+                return order
+            state.context.waiting.waits_for_model(member.worker)
+        survey = state.survey.links
+        if survey is not None and survey.wanted(member.worker):
+            order.survey.CopyFrom(
+                orders.survey_order(
+                    survey,
+                    member.worker,
+                    conductor.members,
+                    addresses=attempts.work.addresses,
+                    attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
+                )
+            )
+            return order
+        running = conductor.running
+        if running is not None and phase.current is not Phase.PAUSED:
+            if state.context.asynchronous:
+                order.act.CopyFrom(self._turn_order(member, running.attempt, now))
+                return order
+            work = attempts.work.orders.get(member.worker)
+            if work is not None and member.worker in running.awaited:
+                attempts.work.given.setdefault(member.worker, (now, work.local_steps))
+                order.work.CopyFrom(work)
+                return order
+        order.wait.why = phase.why or "for the others"
+        if not state.planning.has_usual_model(member):
+            order.wait.why = "its model has another size than those of the others"
+        return order
+
+    def _turn_order(self, member: Member, attempt: Attempt, now: float) -> wire.Act:
+        """A turn mostly ends in the next round: that one decides whether its model is tested."""
+        state, attempts = self.state, self.state.attempts
+        turn = attempts.turns.turn_of(member, round_index=attempt.round_index, now=now)
+        attempts.work.given.setdefault(member.worker, (now, turn.action.local_steps))
+        return orders.turn_order(
+            turn,
+            Attempt(state.conductor.epoch, turn.round_index, 1),
+            state.conductor.members,
+            addresses=attempts.work.addresses,
+            evaluation=attempts.evaluation_plan(min(turn.round_index + 1, state.experiment.rounds)),
+            deadline=max(TURN_DEADLINE, state.experiment.cluster.least_deadline),
+        )
+
+    def expected(self, member: Member) -> ExpectedReport:
+        """What a report of this member must belong to, or Refused if none is expected."""
+        running, work = self.state.conductor.running, self.state.attempts.work
+        turn = work.turns.get(member.worker)
+        if turn is not None:  # a turn counts whenever it ends
+            attempt = Attempt(self.state.conductor.epoch, turn.round_index, 1)
+        elif running is not None:
+            attempt = running.attempt
+        else:
+            raise Refused("attempt", "no attempt is running: it was given up, or is over")
+        order = work.orders.get(member.worker, wire.Work())
+        exchanges = max(1, sum(int(mix.times) for mix in order.exchanges))
+        return ExpectedReport(attempt, work.peers.get(member.worker, frozenset()), exchanges)
+
+    def report(self, member: Member, report: wire.RoundReport) -> None:
+        """What a member measured; Refused if it is not as expected."""
+        state, expects_shares = self.state, self.state.experiment.task.name == "classification"
+        try:
+            expected = self.expected(member)
+            check_report(
+                report,
+                workers=state.experiment.workers,
+                worker=member.worker,
+                attempt=expected.attempt,
+                asked=expected.peers,
+                most_bytes=expected.exchanges * state.planning.largest_transfer,
+                metric=SHARE if expects_shares else ANY_METRIC,
+            )
+        except Refused:
+            state.attempts.digests.late_report(member, report)
+            raise
+        state.attempts.report(member, report, now=time.monotonic())
+
+    def beat(self, member: Member, phase: str) -> wire.BeatReply:
+        """A member is alive."""
+        now, conductor = time.monotonic(), self.state.conductor
+        members, admission = self.state.members, self.state.admission
+        member.beat(phase, now)
+        running = conductor.running
+        attempt = running.attempt if running is not None else conductor.committed
+        return wire.BeatReply(
+            epoch=conductor.epoch,
+            round=attempt.round_index,
+            attempt=attempt.number,
+            gone=members.gone(now),
+            leave=members.must_leave(member),
+            barred=admission.barred,
+            readmitted=admission.readmitted,
+            pardoned=admission.pardoned,
+            token=self.state.token,
+        )
+
+    def dial_targets(
+        self, member: Member, request: wire.BeatRequest, source: IpAddress | None
+    ) -> list[wire.DialTarget]:
+        """Addresses that a member is to try; and what it says about earlier ones."""
+        dial_backs = self.state.dial_backs
+        if not dial_backs:  # as nearly always
+            return []
+        dial_backs.reported(member.name, request.dialed)
+        return dial_backs.targets(member.name, source)
+
+    async def dial_back(
+        self,
+        name: str,
+        advertised: str,
+        *,
+        source: IpAddress | None,
+        handshake: Callable[[HostPort, str], Awaitable[str]],
+    ) -> wire.DialBackReply:
+        """Whether others can connect to the machine that asks. Members try it; without members
+        the coordinator does, with `handshake`."""
+        own = self.state.conductor.by_name.get(name)
+        if own is not None and own.removed:
+            raise Refused("removed", f"{name} was removed: {own.removed}")
+        self.state.dial_backs.admit(name)
+        target = await dial_back.caller_address(advertised, source)
+        alive = self.state.conductor.alive(time.monotonic())
+        testers = [member.name for member in alive if member.name != name]
+        testers = testers[:: -(-len(testers) // dial_back.TESTERS) or 1]
+        reply = wire.DialBackReply(address=str(target))
+        if testers:
+            reply.results.extend(await self.state.dial_backs.run(name, target, testers))
+        else:
+            why = one_line(await handshake(target, name), most=MAX_DIAL_TEXT)
+            reply.results.add(verdict="failed" if why else "reached", why=why)
+        return reply
+
+    def leave(self, name: str, request: wire.LeaveRequest) -> None:
+        """A member leaves; or it has carried out the last order that it got, perhaps as one that
+        was silent for long meanwhile, or was drained."""
+        member, members = self.state.conductor.by_name.get(name), self.state.members
+        if request.finished and member is not None and members.was_dismissed(member):
+            members.finished(member)
+        else:
+            members.leave(self.member(name), request.why)
+
+    def status(self) -> wire.StatusReply:
+        """The run and its members, for an operator."""
+        now, state = time.monotonic(), self.state
+        reply = wire.StatusReply(
+            run=state.run,
+            epoch=state.conductor.epoch,
+            round=state.round_index,
+            rounds=state.experiment.rounds,
+            state=state.phase.current,
+            why=one_line(state.phase.why),
+            versions=installed(),
+            clock=time.time(),
+            round_seconds=state.attempts.deadlines.last_round,
+        )
+        broken = state.reachability.broken(round_index=state.round_index)
+        reply.broken.extend(broken_links_on_wire(broken))
+        reply.broken_links = len(broken)
+        reply.warnings.extend(state.context.warnings.on_wire())
+        for worker in sorted(state.conductor.members):
+            member = state.conductor.members[worker]
+            status = state.members.status_of(member, now=now)
+            work = state.attempts.work.orders.get(worker)
+            reply.members.add(
+                worker=worker,
+                name=member.name,
+                address=member.address,
+                status="draining" if member.draining and status is MemberStatus.READY else status,
+                phase=member.phase,
+                round=max((model.round_index for model in member.models), default=0),
+                silent_seconds=min(now - member.seen, limits.FOREVER),
+                step_time=float(np.nan_to_num(member.step_time)),
+                local_steps=work.local_steps if work is not None else 0,
+                accuracy=member.accuracy,
+            )
+        return reply
+
+    def command(self, request: wire.CommandRequest) -> str:
+        """Carry out an operator's command; what is going to happen, in words."""
+        what = request.WhichOneof("what")
+        if what == "stop":
+            self.state.phase.stop("stopped by the operator")
+            self.state.context.round_loop.notify()
+            return (
+                f"the run ends after round {self.state.round_index + 1}, "
+                f"or in {STOP_SECONDS:g} s if that takes longer"
+            )
+        name = getattr(request, str(what))
+        member = self.state.conductor.by_name.get(name)
+        if member is None:
+            members = self.state.conductor.members.values()
+            names = ", ".join(sorted(member.name for member in members))
+            raise Refused("member", f"there is no worker {name}; there are {names or 'none'}")
+        if what == "drain":
+            self.state.members.drain(member, now=time.monotonic())
+            return f"{name} leaves after this round, or in {STOP_SECONDS:g} s if that takes longer"
+        if what == "remove":
+            self.state.admission.remove(member, BY_OPERATOR)
+            return f"{name} is removed; to let it in again: fedhp cluster allow {name}"
+        self.state.admission.allow(member, now=time.monotonic())
+        return f"{name} may join and send again, also from another machine"
+
+    async def stop_is_durable(self) -> bool:
+        """Whether a stop is part of the committed state, after a short wait if need be."""
+        return await _is_set_soon(self.state.phase.stop_committed)
+
+    async def removal_is_durable(self) -> bool:
+        """Whether a removal, or its end, is part of the committed state, after a short wait."""
+        over = self.state.phase.is_finished  # nobody takes over any more
+        return over or await _is_set_soon(self.state.admission.removals_committed)
+
+
+async def _is_set_soon(event: asyncio.Event) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limits.COMMAND_SECONDS / 2):
+            await event.wait()
+    return event.is_set()
 
 
 class CoordinatorService:
@@ -93,42 +525,33 @@ class CoordinatorService:
         self._identity, self._address = identity, address
         self._limits = CallLimits()
         self._log_throttle = LogThrottle()
+        self._answers: Mapping[str, Callable[[str, Any, Any], Any]] = {
+            "Join": self._join,
+            "Next": self._next,
+            "Report": self._receipt,
+            "Beat": self._beat,
+            "Leave": self._leave,
+            "Status": self._status,
+            "Command": self._command,
+            "DialBack": self._dial_back,
+        }
 
-    async def Join(self, messages: Messages[wire.JoinRequest], context: Any) -> wire.JoinReply:
-        """A worker joins, for the first time or again."""
+    def _join(self, name: str, request: wire.JoinRequest, _: Any) -> wire.JoinReply:
+        reply = self.handlers.join(name, request)
+        identity = self._identity.current()
+        prove(identity, reply, caller=name, nonce=request.nonce, address=self._address)
+        return reply
 
-        def join(name: str, request: wire.JoinRequest) -> wire.JoinReply:
-            reply = self.handlers.join(name, request)
-            prove(
-                self._identity.current(),
-                reply,
-                caller=name,
-                nonce=request.nonce,
-                address=self._address,
-            )
-            return reply
-
-        return await self._answer("Join", messages, context, join)
-
-    async def Next(self, messages: Messages[wire.NextRequest], context: Any) -> wire.Order:
-        """A worker asks for something to do."""
-
-        async def next_order(name: str, request: wire.NextRequest) -> wire.Order:
-            member = self.handlers.member(name)
-            if not request.HasField("report"):
-                return await self.handlers.next(member, request)
-            receipt = self._receipt(name, request.report)
-            order = await self.handlers.next(member, request)
+    async def _next(self, name: str, request: wire.NextRequest, _: Any) -> wire.Order:
+        """Something to do; a worker mostly asks with its report."""
+        receipt = self._receipt(name, request.report) if request.HasField("report") else None
+        order = await self.handlers.next(self.handlers.member(name), request)
+        if receipt is not None:
             order.receipt.CopyFrom(receipt)
-            return order
+        return order
 
-        return await self._answer("Next", messages, context, next_order)
-
-    async def Report(self, messages: Messages[wire.RoundReport], context: Any) -> wire.Receipt:
-        """A worker reports what it measured. Being late is an answer, not an error."""
-        return await self._answer("Report", messages, context, self._receipt)
-
-    def _receipt(self, name: str, report: wire.RoundReport) -> wire.Receipt:
+    def _receipt(self, name: str, report: wire.RoundReport, _: Any = None) -> wire.Receipt:
+        """What a worker measured. Being late is an answer, not an error."""
         member = self.handlers.member(name)
         try:
             self.handlers.report(member, report)
@@ -138,81 +561,52 @@ class CoordinatorService:
             return wire.Receipt(accepted=False, why=str(refusal))
         return wire.Receipt(accepted=True)
 
-    async def Beat(self, messages: Messages[wire.BeatRequest], context: Any) -> wire.BeatReply:
-        """A sign of life."""
+    def _beat(self, name: str, request: wire.BeatRequest, context: Any) -> wire.BeatReply:
+        member = self.handlers.member(name)
+        reply = self.handlers.beat(member, request.phase)
+        source = source_of(context.peer()) if self.handlers.state.dial_backs else None
+        reply.dial.extend(self.handlers.dial_targets(member, request, source))
+        return reply
 
-        def beat(name: str, request: wire.BeatRequest) -> wire.BeatReply:
-            member = self.handlers.member(name)
-            reply = self.handlers.beat(member, request.phase)
-            source = source_of(context.peer()) if self.handlers.state.dial_backs else None
-            reply.dial.extend(self.handlers.dial_targets(member, request, source))
-            return reply
+    def _leave(self, name: str, request: wire.LeaveRequest, _: Any) -> wire.Receipt:
+        self.handlers.leave(name, request)
+        return wire.Receipt(accepted=True)
 
-        return await self._answer("Beat", messages, context, beat)
-
-    async def Leave(self, messages: Messages[wire.LeaveRequest], context: Any) -> wire.Receipt:
-        """A worker leaves."""
-
-        def leave(name: str, request: wire.LeaveRequest) -> wire.Receipt:
-            self.handlers.leave(name, request)
-            return wire.Receipt(accepted=True)
-
-        return await self._answer("Leave", messages, context, leave)
-
-    async def Status(
-        self, messages: Messages[wire.StatusRequest], context: Any
-    ) -> wire.StatusReply:
+    def _status(self, *_: Any) -> wire.StatusReply:
         """Any worker or operator of this federation may look."""
-        return await self._answer("Status", messages, context, lambda *_: self._status())
-
-    def _status(self) -> wire.StatusReply:
         reply = self.handlers.status()
         expiring = self._expiry.expiring() if self._expiry is not None else {}
         for name in list(expiring)[: message_checks.MAX_EXPIRING]:
             reply.expiring.add(name=name, seconds=expiring[name])
         return reply
 
-    async def Command(self, messages: Messages[wire.CommandRequest], context: Any) -> wire.Receipt:
-        """An operator's command."""
+    async def _command(self, name: str, request: wire.CommandRequest, _: Any) -> wire.Receipt:
+        why = self.handlers.command(request)
+        if request.stop and not await self.handlers.stop_is_durable():
+            why += "; not durable yet: do not end the coordinator before the run is over"
+        if (request.remove or request.allow) and not await self.handlers.removal_is_durable():
+            why += "; not durable yet: repeat it if another coordinator takes over soon"
+        return wire.Receipt(accepted=True, why=why)
 
-        async def command(_: str, request: wire.CommandRequest) -> wire.Receipt:
-            why = self.handlers.command(request)
-            if request.stop and not await self.handlers.stop_is_durable():
-                why += "; not durable yet: do not end the coordinator before the run is over"
-            if (request.remove or request.allow) and not await self.handlers.removal_is_durable():
-                why += "; not durable yet: repeat it if another coordinator takes over soon"
-            return wire.Receipt(accepted=True, why=why)
-
-        return await self._answer("Command", messages, context, command)
-
-    async def DialBack(
-        self, messages: Messages[wire.DialBackRequest], context: Any
+    async def _dial_back(
+        self, name: str, request: wire.DialBackRequest, context: Any
     ) -> wire.DialBackReply:
         """A worker asks whether others can connect to it, before it joins."""
 
         async def handshake(target: HostPort, name: str) -> str:
             return await handshake_problem(self._identity.current(), target, name=name)
 
-        def dial_back(name: str, request: wire.DialBackRequest) -> Awaitable[wire.DialBackReply]:
-            source = source_of(context.peer())
-            return self.handlers.dial_back(
-                name, request.address, source=source, handshake=handshake
-            )
-
-        return await self._answer("DialBack", messages, context, dial_back)
+        source = source_of(context.peer())
+        return await self.handlers.dial_back(
+            name, request.address, source=source, handshake=handshake
+        )
 
     async def refuse_method(self, refusal: Refused, context: Any) -> None:
         """A call of something that no coordinator offers."""
         async with self._admitted("", context):
             raise refusal
 
-    async def _answer(
-        self,
-        method: str,
-        messages: Messages[Any],
-        context: Any,
-        handle: Callable[[str, Any], T | Awaitable[T]],
-    ) -> T:
+    async def _answer(self, method: str, messages: Messages[Any], context: Any) -> Any:
         """Check who calls, whether it may, and the message; then handle it."""
         async with self._admitted(method, context) as caller:
             name = caller.name
@@ -229,9 +623,14 @@ class CoordinatorService:
                 self._expiry.see(name, caller.certificate)
             if method in CHECKS:
                 CHECKS[method](request)
-            answer = handle(name, request)
+            answer = self._answers[method](name, request, context)
             return await answer if isinstance(answer, Awaitable) else answer
         raise AssertionError("a refused call does not get here")
+
+    Join, Next = partialmethod(_answer, "Join"), partialmethod(_answer, "Next")
+    Report, Beat = partialmethod(_answer, "Report"), partialmethod(_answer, "Beat")
+    Leave, Status = partialmethod(_answer, "Leave"), partialmethod(_answer, "Status")
+    Command, DialBack = partialmethod(_answer, "Command"), partialmethod(_answer, "DialBack")
 
     @asynccontextmanager
     async def _admitted(self, method: str, context: Any) -> AsyncIterator[PeerIdentity]:

@@ -22,11 +22,10 @@ from typing import Any
 from fedhp.cluster import events
 from fedhp.cluster.audit.merge import WORKERS_FOLDER
 from fedhp.cluster.audit.timeline import final_digests
-from fedhp.cluster.coordinator.committed_state import check_same_settings
+from fedhp.cluster.coordinator.committed_state import OPERATOR_STOP, check_same_settings
 from fedhp.cluster.coordinator.process.announcements import read_announcement
 from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.coordinator.process.network_checks import check_network
-from fedhp.cluster.coordinator.run_record import OPERATOR_STOP
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes

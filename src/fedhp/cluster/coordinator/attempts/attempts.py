@@ -1,48 +1,231 @@
-"""Attempts at the next round: begin, report, give up or seal, commit; who kept the others waiting.
+"""Attempts at the next round: begin, report, give up or seal, commit; and turns, their twin.
 
-conductor.py says what counts. Here are the consequences: orders, the history, warnings, and
-which members are put aside.
+conductor.py says what counts, here are the consequences. Every limit of time is a multiple of what
+the members need in the middle (the median): one that lies about its speed moves it by little.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 import numpy as np
 
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts import orders
-from fedhp.cluster.coordinator.attempts.deadlines import (
-    RoundDeadlines,
-    Suspensions,
-    limit_times,
-    withholding_members,
-)
 from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.attempts.groups import GroupRounds
-from fedhp.cluster.coordinator.attempts.turns import GivenTurns
+from fedhp.cluster.coordinator.attempts.orders import GivenWork
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member
-from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.phase import RunPhase
-from fedhp.cluster.coordinator.planning.planner import LEAST_VALUES
+from fedhp.cluster.coordinator.context import LeaderContext, RunPhase
 from fedhp.cluster.coordinator.planning.planning import Planning
-from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
+from fedhp.cluster.coordinator.planning.round_planner import (
+    LEAST_VALUES,
+    STEP_TIME_FACTOR,
+    NetworkRound,
+)
+from fedhp.cluster.coordinator.planning.turn_planner import TurnOrder, usual_turns
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import BAD_REASONS, Refused
 from fedhp.cluster.protocol.message_checks import DIGEST_BYTES
+from fedhp.config import ClusterConfig
 from fedhp.seeds import Purpose, generator
 from fedhp.types import Pair
 
+FIRST_DEADLINE = 60.0  # s at least, while no round has been timed
+LONGEST_DEADLINE = 86_400.0  # s, whatever was measured
+PACE_FACTOR = 5.0  # the slowest that is planned for, in multiples of the median
+SLOW_SECONDS = 1.0  # a member that reports within this time is never slow
+ROUNDS_KEPT = 5  # whose times are remembered
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # s between two attempts at one round
+CLOCK_RATIO, CLOCK_SLACK = 1.1, 0.25  # how far clocks, and the ends of an interval, may differ
+# Reasons of a lost link for which the reader waited until the end of the exchange.
+WITHHELD = ("deadline", "refused: patience")
+MANY_TURNS = "many_turns"  # key of a warning
 LOG = logging.getLogger("fedhp.coordinator")
 WHOLE_TRIES, HALF_TRIES = 3, 3  # attempts with all, then with a half; then without a group
 ATTEMPTS_TO_WARN = 10  # of one round, until an operator is warned
 ATTEMPTS, ACCURACY_FELL = "attempts", "accuracy_fell"  # keys of warnings
+
+
+class RoundDeadlines:
+    """Limits for the next attempt, from the rounds that were committed under this coordinator."""
+
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self._cluster = cluster
+        self.last_round = 0.0  # s; 0: none was timed yet
+        self._middles: deque[float] = deque(maxlen=ROUNDS_KEPT)
+        self.usual = 0.0  # s until the member in the middle reports; 0: not known yet
+
+    def round_ended(self, seconds: float, arrivals: Iterable[float]) -> None:
+        """A round was committed; arrivals: seconds until each report."""
+        self.last_round = seconds
+        times = list(arrivals)
+        if times:
+            self._middles.append(median(times))
+            self.usual = median(self._middles)
+
+    def deadline(self, *, slowest: float, middle: float) -> float:
+        """Seconds that an attempt may take. slowest and middle: what the plan predicts for the
+        slowest member and for the one in the middle."""
+        cluster = self._cluster
+        least = cluster.least_deadline if self.last_round else FIRST_DEADLINE
+        expected = max(slowest, self.last_round)
+        expected = min(expected, PACE_FACTOR * max(middle, self.usual))
+        return min(LONGEST_DEADLINE, max(least, cluster.patience * expected))
+
+    def longest_wait(self) -> float:
+        """Seconds to wait at most for a worker that catches up: as long as for a report."""
+        cluster = self._cluster
+        expected = min(self.last_round, PACE_FACTOR * self.usual)
+        return min(LONGEST_DEADLINE, max(cluster.least_deadline, cluster.patience * expected))
+
+    def slow_members(self, arrivals: Mapping[int, float]) -> set[int]:
+        """Workers that reported far later than the one in the middle."""
+        if len(arrivals) < 3:
+            return set()  # of two, nobody knows which one is usual
+        limit = self._cluster.patience * PACE_FACTOR * median(arrivals.values())
+        limit = max(limit, SLOW_SECONDS)
+        return {worker for worker, seconds in arrivals.items() if seconds > limit}
+
+
+def attempt_pause(tries: int) -> float:
+    """Seconds between an attempt that failed and the next one, after so many at this round."""
+    return min(FIRST_PAUSE * 2.0 ** (tries - 1), LONGEST_PAUSE) if tries else 0.0
+
+
+def shortest_turn(steps: int, step_times: Iterable[float]) -> float:
+    """Seconds that so many steps take on the fastest machine that there may be. step_times: of
+    all members; with fewer than three, nobody knows which one is usual."""
+    known = [seconds for seconds in step_times if seconds > 0]  # NaN: not measured
+    return steps * median(known) / STEP_TIME_FACTOR if len(known) >= 3 else 0.0
+
+
+def withholding_members(
+    readers: Mapping[int, Iterable[int]], reports: Mapping[int, wire.RoundReport]
+) -> set[int]:
+    """Workers whose model most of their readers waited for in vain: at least two, so that one
+    reader cannot accuse anybody. readers: by worker, who was to pull from it."""
+    lost = {
+        (worker, link.worker)
+        for worker, report in reports.items()
+        for link in report.links
+        if not link.probe and link.lost in WITHHELD
+    }
+    withholding = set()
+    for worker, named in readers.items():
+        witnesses = [reader for reader in named if reader in reports]
+        waited = sum((reader, worker) in lost for reader in witnesses)
+        if waited >= 2 and 2 * waited > len(witnesses):
+            withholding.add(worker)
+    return withholding
+
+
+def limit_times(report: wire.RoundReport, *, elapsed: float, steps: int) -> bool:
+    """Lower times that cannot be true, since only `elapsed` seconds passed here in between;
+    whether there were any. Clocks are not compared, only durations."""
+    most = CLOCK_RATIO * elapsed + CLOCK_SLACK
+    limited = False
+    for message, name, limit in (
+        (report, "step_time", most / max(steps, 1)),
+        (report, "compute_seconds", most),
+        (report, "exchange_seconds", most),
+        (report, "other_seconds", most),
+        *((link, name, most) for link in report.links for name in ("seconds", "started")),
+    ):
+        if getattr(message, name) > limit:
+            setattr(message, name, limit)
+            limited = True
+    return limited
+
+
+class GivenTurns:
+    """Gives turns to members, ends them, and judges partners that nobody could swap with."""
+
+    def __init__(
+        self,
+        context: LeaderContext,
+        *,
+        planning: Planning,
+        work: GivenWork,
+        reachability: Reachability,
+        deadlines: RoundDeadlines,
+    ) -> None:
+        self._context, self._conductor = context, context.conductor
+        self._planning, self._work = planning, work
+        self._reachability, self._deadlines = reachability, deadlines
+        self._waited_in_vain: dict[int, set[int]] = {}  # partners of a swap, and who waited
+
+    def turn_of(self, member: Member, *, round_index: int, now: float) -> TurnOrder:
+        """The turn of a member: a new one, or the one that it was given and never ended."""
+        turn = self._work.turns.get(member.worker)
+        if turn is None:
+            alive = [other.worker for other in self._conductor.alive(now)]
+            turn = self._planning.turns.next_turn(
+                member.worker,
+                round_index=round_index,
+                present=np.isin(np.arange(self._context.experiment.workers), alive),
+                epoch_steps=self._planning.epoch_steps(),
+                avoid=self._reachability.refused(round_index=self._context.round_index, now=now),
+            )
+        self._work.begin_turn(member.worker, turn)
+        return turn
+
+    def is_complete(self, now: float) -> bool:
+        """Whether enough turns of the round have ended."""
+        alive = [member.worker for member in self._conductor.alive(now)]
+        return self._planning.turns.is_complete(alive)
+
+    def end(self, member: Member, report: wire.RoundReport, *, now: float) -> None:
+        """A member reports its turn; Refused if it is not under way."""
+        turn = self._work.turns.get(member.worker)
+        if turn is None or turn.number != report.turn:
+            raise Refused("attempt", f"turn {report.turn} is over or was never given")
+        given, steps = self._work.take(member.worker)
+        times = [other.step_time for other in self._conductor.members.values()]
+        if now - given < shortest_turn(steps, times):
+            self._context.missed(member, "its turns are shorter than is possible")
+            return
+        self._planning.turns.end_turn(turn, report)
+        self._context.was_punctual(member)
+        self.judge_partner(member, report)
+
+    def end_round(self, *, seconds: float, now: float) -> None:
+        """A round of turns is over. Of a member with far more turns than the others no more than
+        theirs count, but an operator should know."""
+        self._deadlines.round_ended(seconds, ())
+        turns = self._planning.turns.turns_by_worker()
+        usual = usual_turns(turns, [member.worker for member in self._conductor.alive(now)])
+        warnings = self._context.warnings
+        for worker, member in self._conductor.members.items():
+            own = turns[worker]
+            if own > PACE_FACTOR * max(1, usual):
+                text = (
+                    f"{member.name} ended {own} turns in one round, the member in the middle "
+                    f"{usual}: only so many of each member count"
+                )
+                warnings.set(MANY_TURNS, members=(member.name,), value=own, text=text)
+            else:
+                warnings.end(MANY_TURNS, members=(member.name,))
+
+    def judge_partner(self, member: Member, report: wire.RoundReport) -> None:
+        """A partner that two members waited for in vain, since its last swap, is put aside."""
+        for link in report.links:
+            if link.lost not in WITHHELD:
+                self._waited_in_vain.pop(link.worker, None)
+                continue
+            callers = self._waited_in_vain.setdefault(link.worker, set())
+            callers.add(member.worker)
+            partner = self._conductor.members.get(link.worker)
+            if len(callers) >= 2 and partner is not None:
+                self._waited_in_vain.pop(link.worker)
+                self._context.missed(partner, "others waited for a swap with it in vain")
 
 
 class ModelDigests:
@@ -52,20 +235,13 @@ class ModelDigests:
     def __init__(self, conductor: Conductor[wire.RoundReport], committed: CommittedState) -> None:
         self._conductor = conductor
         self.by_worker: dict[int, bytes] = dict(committed.digests)
-        self._took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
+        self.took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
 
     def after_commit(self) -> dict[int, bytes]:
         """Of the models that the running attempt made."""
         running = self._conductor.running
         reports = {} if running is None else running.reports
         return {worker: report.digest for worker, report in reports.items() if report.digest}
-
-    def committed(self) -> None:
-        """The running attempt is durable."""
-        running = self._conductor.running
-        if running is not None and not self._conductor.settings.asynchronous:
-            self._took_part = running.participants
-        self.by_worker = self.after_commit()
 
     def wanted(self) -> list[bytes]:
         """What a worker that catches up may take: the model that most have, where there is a
@@ -81,7 +257,7 @@ class ModelDigests:
         """A report that does not count any more: the member may still hold a model of the round,
         which others may take if nobody else has one. The first digest that it names stays."""
         committed = Attempt.from_envelope(report.envelope) == self._conductor.committed
-        took_part = member.worker in self._took_part
+        took_part = member.worker in self.took_part
         if committed and took_part and len(report.digest) == DIGEST_BYTES:
             self.by_worker.setdefault(member.worker, report.digest)
 
@@ -103,14 +279,12 @@ class Attempts:
         self._planning, self._reachability = planning, reachability
         self.work = orders.GivenWork(committed.run)
         self.deadlines = RoundDeadlines(context.experiment.cluster)
-        self.suspensions = Suspensions(context)
         self.digests = ModelDigests(context.conductor, committed)
-        self.groups = GroupRounds(context, committed, planning, self.suspensions)
+        self.groups = GroupRounds(context, committed, planning)
         self.turns = GivenTurns(
             context,
             planning=planning,
             work=self.work,
-            suspensions=self.suspensions,
             reachability=reachability,
             deadlines=self.deadlines,
         )
@@ -325,7 +499,8 @@ class Attempts:
         self.deadlines.round_ended(now - started, running.arrivals.values())
         self.work.orders = {}
         for worker, report in reports.items():
-            self._conductor.members[worker].step_measured(report.step_time)
+            if report.step_time > 0:
+                self._conductor.members[worker].step_time = report.step_time
         return reports
 
     def _judge_members(self, reports: Mapping[int, wire.RoundReport], now: float) -> None:
@@ -338,29 +513,33 @@ class Attempts:
             return
         overdue = conductor.overdue(now) if running.awaited else ()
         causes = {member.worker: "it did not report in time" for member in overdue}
-        readers = {
-            worker: [reader.worker for reader in work.readers]
-            for worker, work in self.work.orders.items()
-        }
-        for worker in withholding_members(readers, reports):
-            causes.setdefault(worker, "its readers waited for its model in vain")
+        if any(link.lost for report in reports.values() for link in report.links):
+            readers = {
+                worker: [reader.worker for reader in work.readers]
+                for worker, work in self.work.orders.items()
+            }
+            for worker in withholding_members(readers, reports):
+                causes.setdefault(worker, "its readers waited for its model in vain")
         slow = self.deadlines.slow_members(running.arrivals)
         for worker in reports.keys() - causes.keys():
             member = conductor.members[worker]
             if worker not in slow:
-                self.suspensions.was_punctual(member)
+                self._context.was_punctual(member)
             elif member.was_slow():
                 causes[worker] = "it is far slower than the others"
         for worker, why in causes.items():
-            self.suspensions.missed(conductor.members[worker], why)
+            self._context.missed(conductor.members[worker], why)
 
     def committed(self, attempt: Attempt, *, reported: Sequence[int]) -> None:
         """The attempt is durable."""
-        self.digests.committed()
+        self.digests.by_worker = self.digests.after_commit()
+        if self._conductor.running is not None and not self._context.asynchronous:
+            self.digests.took_part = self._conductor.running.participants
         if self._context.groups:
             self.groups.committed(attempt)
         self._conductor.commit()
-        self._context.warnings.end(ATTEMPTS)
+        if self._context.warnings.current:
+            self._context.warnings.end(ATTEMPTS)
         self._context.history.note(events.Committed(attempt, reported))
 
     def accuracy_tested(self, accuracy: float) -> None:

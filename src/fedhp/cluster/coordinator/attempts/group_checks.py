@@ -14,7 +14,7 @@ import numpy as np
 
 from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS
 from fedhp.cluster.coordinator.committed_state import Norms
-from fedhp.cluster.coordinator.planning.planner import LEAST_VALUES, STEP_TIME_FACTOR
+from fedhp.cluster.coordinator.planning.round_planner import LEAST_VALUES, STEP_TIME_FACTOR
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.group_codec import LARGEST_RATIO
 from fedhp.exchange import GroupAverage

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.blame import REMEMBERED_ROUNDS, Blame
 from fedhp.cluster.coordinator.attempts.checkpoints import Checkpoints, GroupCheckpoint
-from fedhp.cluster.coordinator.attempts.deadlines import Suspensions
 from fedhp.cluster.coordinator.attempts.group_checks import (
     WrongParts,
     disputed_links,
@@ -33,14 +32,10 @@ class GroupRounds:
     """Versions, norms and checkpoints of all workers, and who spoiled averages."""
 
     def __init__(
-        self,
-        context: LeaderContext,
-        committed: CommittedState,
-        planning: Planning,
-        suspensions: Suspensions,
+        self, context: LeaderContext, committed: CommittedState, planning: Planning
     ) -> None:
         self._context, self._conductor = context, context.conductor
-        self._planning, self._suspensions = planning, suspensions
+        self._planning = planning
         # What each worker continues from; INITIAL for all others.
         self.versions: dict[int, Attempt] = dict(committed.versions)
         self.norms: Norms = dict(committed.norms)  # of what each brings into the next averages
@@ -218,7 +213,7 @@ class GroupRounds:
 
     def _end_left_aside(self, member: Member) -> None:
         del self._left_aside[member.worker]
-        self._suspensions.missed(member, "group averages failed because of it")
+        self._context.missed(member, "group averages failed because of it")
 
     def avoided_links(self) -> frozenset[Pair]:
         """Links that spoiled averages: the next plan goes without them."""

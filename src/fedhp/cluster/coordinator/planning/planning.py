@@ -15,8 +15,11 @@ from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
-from fedhp.cluster.coordinator.planning.planner import NetworkPlanner, usual_count
-from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
+from fedhp.cluster.coordinator.planning.round_planner import (
+    NetworkPlanner,
+    RoundPlanner,
+    usual_count,
+)
 from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -35,7 +38,8 @@ class Planning:
 
     def __init__(self, context: LeaderContext, committed: CommittedState) -> None:
         self._context = context
-        self.model_bytes = committed.model_bytes
+        self.model_bytes = 0
+        self.largest_transfer = limits.MODEL_BYTES  # that one link can have carried in one report
         self.planner: NetworkPlanner | None = None  # until a worker says how large a model is
         if committed.model_bytes:
             self._plan_with(committed.model_bytes, packed=committed.planner)
@@ -49,14 +53,8 @@ class Planning:
             self.rounds = planner
         elif isinstance(planner, TurnPlanner):
             self.turns = planner
-        self.planner = planner
-
-    @property
-    def largest_transfer(self) -> int:
-        """Bytes that one link can have carried in one report."""
-        if not self.model_bytes:
-            return limits.MODEL_BYTES
-        return max(LARGEST_LINK_SHARE * self.model_bytes, limits.PROBE_BYTES)
+        self.planner, self.model_bytes = planner, model_bytes
+        self.largest_transfer = max(LARGEST_LINK_SHARE * model_bytes, limits.PROBE_BYTES)
 
     def note_samples(self, worker: int, samples: int) -> None:
         """How much data a worker has; 0 in the Join of a process that has not read it yet."""
@@ -77,7 +75,6 @@ class Planning:
             self.model_sizes[worker] for worker in ready if worker in self.model_sizes
         )
         if size:
-            self.model_bytes = size
             self._plan_with(size)
             self._context.record.note_model(size)
 
@@ -136,11 +133,11 @@ class Survey:
     def __init__(self, context: LeaderContext, planning: Planning) -> None:
         self._context, self._planning = context, planning
         self.links: LinkSurvey | None = None  # while it runs
-        self._began: float | None = None
+        self.has_begun, self._began = False, 0.0
 
     def is_due(self, participants: Sequence[int]) -> bool:
         """Whether links have to be timed before the next plan."""
-        if self._began is not None or len(participants) < 2:
+        if self.has_begun or len(participants) < 2:
             return False
         probes = self._context.experiment.cluster.probe_bytes > 0
         return probes and not self._planning.rounds.links.known()
@@ -148,7 +145,7 @@ class Survey:
     def begin(self, participants: Sequence[int], now: float) -> None:
         """Have links timed by these workers."""
         stage = self._planning.rounds.stage
-        self._began = now
+        self.has_begun, self._began = True, now
         self.links = LinkSurvey(participants, stage.federation.base_topology.links)
         self._context.waiting.wake(participants)
 
@@ -162,14 +159,12 @@ class Survey:
     def is_over(self, now: float) -> bool:
         """Whether nobody waits for the rest of it."""
         assert self.links is not None
-        assert self._began is not None
         alive = [member.worker for member in self._context.conductor.alive(now)]
         return self.links.is_over(alive) or now - self._began > SURVEY_SECONDS
 
     def end(self, now: float) -> None:
         """The first plan is made with what was timed until now."""
         assert self.links is not None
-        assert self._began is not None
         timed, self.links = self.links.timed, None
         self._planning.rounds.learn_links(timed)
         self._context.history.note(events.Surveyed(sorted(timed), now - self._began))

@@ -5,7 +5,10 @@ The algorithm is the same code as in simulation; times are those that the worker
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,24 +22,16 @@ from fedhp.cluster.coordinator.planning.link_estimates import (
     Transfer,
     limit_rates,
 )
-from fedhp.cluster.coordinator.planning.planner import (
-    STEP_TIME_FACTOR,
-    NetworkPlanner,
-    evaluation_of,
-    from_bytes,
-    limit_to_median,
-    set_aside_large,
-    to_bytes,
-    usual_count,
-)
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.columns import WORKER_COLUMNS
 from fedhp.engine.accounting import mean_bandwidth
-from fedhp.record.tensors import Arrays, pack, unpack
+from fedhp.learn.attack import attackers_of
+from fedhp.record.tensors import Arrays, pack, read_buffer, tensor_parts, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, PlannedRound, Planner, first_reports
 from fedhp.types import (
     BoolArray,
+    Evaluation,
     FloatArray,
     IntArray,
     Pair,
@@ -46,9 +41,125 @@ from fedhp.types import (
     Timing,
 )
 
+STEP_TIME_FACTOR = 30.0  # how far honest machines are apart at most, from the median
+ESTIMATE_FACTOR = 10.0  # the same for what is measured on models
+METRIC_SPREAD = 1.0  # how far results of tests may always be apart: accuracies never are further
+LEAST_VALUES = 3
 WireReports = Mapping[int, wire.RoundReport]  # by worker
+# Fields of a report that become columns of the round, NaN where there is none.
+REPORTED = (
+    "compute_seconds",
+    "exchange_seconds",
+    "other_seconds",
+    "steps",
+    "step_time",
+    "train_loss",
+    "update_norm",
+    "smoothness",
+    "gradient_variance",
+    "start_loss",
+    "accuracy",
+    "whole_accuracy",
+)
 MOST_OVERHEAD = 2.0
 OVERHEAD_SMOOTHING = 0.3
+
+
+class NetworkPlanner(ABC):
+    """Drives an algorithm; all it knows can be handed to another coordinator as bytes."""
+
+    def __init__(self, stage: PlanningContext, planner: Planner) -> None:
+        self.stage = stage
+        self.planner = planner
+        self.algorithm = stage.algorithm
+        self.workers = stage.experiment.workers
+        self.attackers = attackers_of(
+            stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
+        )
+        self.clock = 0.0
+        self.links = LinkEstimates(self.workers)
+
+    @abstractmethod
+    def pack(self) -> bytes:
+        """Everything that the next coordinator needs."""
+
+    @abstractmethod
+    def unpack(self, content: bytes) -> None:
+        """Continue from what another planner packed."""
+
+
+def evaluation_of(
+    accuracy: FloatArray, counts: Iterable[int], attackers: Sequence[int] = ()
+) -> Evaluation | None:
+    """The workers' tests, [N], NaN where none; no process sees all models, so there is no mean
+    model. counts: of images, as they say. Attackers of a study do not count."""
+    if np.isnan(accuracy).all():
+        return None
+    images = usual_count(counts)
+    honest = ~np.isin(np.arange(len(accuracy)), attackers)
+    accuracy = set_aside_odd_metrics(np.where(honest, accuracy, np.nan))
+    tested = accuracy[np.isfinite(accuracy)]
+    if not tested.size:
+        return None
+    mean = float(tested.mean())
+    is_share = images > 0 and 0 <= mean <= 1
+    error = float(np.sqrt(mean * (1 - mean) / images)) if is_share else float("nan")
+    counted = honest if len(attackers) else None
+    return Evaluation(accuracy, float("nan"), images, error, honest=counted)
+
+
+def to_bytes(arrays: Arrays, scalars: dict[str, Any]) -> bytes:
+    """Arrays and scalars as one safetensors file."""
+    parts = tensor_parts(arrays, {"scalars": json.dumps(scalars)})
+    return b"".join(bytes(part) for part in parts)
+
+
+def from_bytes(content: bytes) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays and scalars of to_bytes()."""
+    arrays, metadata = read_buffer(content)
+    return arrays, json.loads(metadata["scalars"])
+
+
+# --- numbers that one member reports and that plans for everybody depend on ---------------------
+# Values far from the median of all members are limited, or replaced by it. With fewer than three
+# there is no majority, and nothing is changed.
+
+
+def limit_to_median(values: FloatArray, factor: float) -> FloatArray:
+    """The values, none further from the median than this factor; NaN stays."""
+    finite = values[np.isfinite(values)]
+    if finite.size < LEAST_VALUES:
+        return values
+    middle = float(np.median(finite))
+    return np.clip(values, middle / factor, middle * factor)
+
+
+def set_aside_large(values: FloatArray) -> FloatArray:
+    """The values, with the median in place of those far above it. Small ones stay: they do not
+    dominate a mean."""
+    finite = values[np.isfinite(values)]
+    middle = float(np.median(finite)) if finite.size >= LEAST_VALUES else 0.0
+    if middle <= 0:
+        return values
+    return np.where(values > ESTIMATE_FACTOR * middle, middle, values)
+
+
+def set_aside_odd_metrics(values: FloatArray) -> FloatArray:
+    """Results of tests, with NaN (not tested) in place of those that no honest worker has: one
+    of them would decide the mean, and with it when a run ends (`until.accuracy`)."""
+    finite = values[np.isfinite(values)]
+    if finite.size < LEAST_VALUES:
+        return values
+    middle = float(np.median(finite))
+    spread = float(np.median(np.abs(finite - middle)))
+    odd = np.abs(values - middle) > max(METRIC_SPREAD, ESTIMATE_FACTOR * spread)
+    return np.where(odd, np.nan, values)
+
+
+def usual_count(counts: Iterable[int]) -> int:
+    """What most members say; of equally frequent counts the smaller; 0 if nobody says anything."""
+    frequency = Counter(counts)
+    return min(frequency, key=lambda count: (-frequency[count], count), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +267,19 @@ class RoundPlanner(NetworkPlanner):
         """The record of a round from the reports that count; the next plan builds on it."""
         took_part = np.isin(np.arange(self.workers), list(reports))
         links, times, sizes, distances = _measured_links(planned, reports)
-        compute = self._column(reports, "compute_seconds")
+        table = np.full((len(REPORTED), self.workers), np.nan)
+        for worker, report in reports.items():
+            table[:, worker] = [getattr(report, name) for name in REPORTED]
+        columns: dict[str, FloatArray] = dict(zip(REPORTED, table, strict=True))
+        compute = columns["compute_seconds"]
         communication = np.where(took_part, 0.0, np.nan)
         exchange, transfer_time = planned.plan.exchange, np.nan
         local_steps = planned.local_steps
         if planned.transfer_time is not None:
             # Everyone trains meanwhile, unless the plan says otherwise.
-            waited = self._column(reports, "exchange_seconds")
+            waited = columns["exchange_seconds"]
             communication = communication if planned.plan.overlap else waited
-            local_steps = np.nan_to_num(self._column(reports, "steps")).astype(np.int64)
+            local_steps = np.nan_to_num(columns["steps"]).astype(np.int64)
             if exchange.required:
                 # All have it at nearly the same time, and one of them may not tell the truth.
                 transfer_time = float(np.nanmedian(waited[list(exchange.required)]))
@@ -174,33 +289,31 @@ class RoundPlanner(NetworkPlanner):
             if not exchange.directed:
                 np.fmax.at(communication, links[:, 1], times)
         # Mixing, testing and saving is not waiting, though the simulation has none of it.
-        other = self._column(reports, "other_seconds")
-        worked = np.minimum(compute + communication + other, seconds)
-        images = usual_count(report.images for report in reports.values())
+        worked = np.minimum(compute + communication + columns["other_seconds"], seconds)
+        images = [report.images for report in reports.values()]
+        measured_more = any(report.measures for report in reports.values())
         measured = Measured(
             local_steps=np.where(took_part, local_steps, 0),
-            step_time=self._column(reports, "step_time"),
+            step_time=columns["step_time"],
             timing=Timing(compute, communication, worked, seconds - worked, seconds),
             links=links,
             link_time=times,
             link_bytes=sizes,
             link_distance=distances,
-            train_loss=np.where(local_steps > 0, self._column(reports, "train_loss"), np.nan),
-            update_norm=self._column(reports, "update_norm"),
+            train_loss=np.where(local_steps > 0, columns["train_loss"], np.nan),
+            update_norm=columns["update_norm"],
             bandwidth=mean_bandwidth(planned.observation.network),
             wall={"round": seconds},
-            smoothness=self._column(reports, "smoothness"),
-            gradient_variance=self._column(reports, "gradient_variance"),
-            start_loss=self._column(reports, "start_loss"),
+            smoothness=columns["smoothness"],
+            gradient_variance=columns["gradient_variance"],
+            start_loss=columns["start_loss"],
             selected=exchange.selected(
                 {worker: report.selected for worker, report in reports.items()}, self.workers
             ),
             transfer_time=transfer_time,
-            evaluation=evaluation_of(self._column(reports, "accuracy"), images, self.attackers),
-            final_evaluation=evaluation_of(
-                self._column(reports, "whole_accuracy"), images, self.attackers
-            ),
-            measures=self._measures(reports),
+            evaluation=evaluation_of(columns["accuracy"], images, self.attackers),
+            final_evaluation=evaluation_of(columns["whole_accuracy"], images, self.attackers),
+            measures=_measures(reports, self.workers) if measured_more else {},
         )
         record = self.planner.finish(planned.planned, measured)
         self.clock = record.clock
@@ -228,12 +341,19 @@ class RoundPlanner(NetworkPlanner):
     ) -> None:
         """Transfers that the workers timed; round 0: before the first one. All workers get their
         orders at once, so times since then can be compared."""
-        transfers = [
-            transfer
-            for worker, links in sorted(timed.items())
-            for link in links
-            if (transfer := self._transfer(worker, link)) is not None
-        ]
+        transfers = []
+        for worker, links in sorted(timed.items()):
+            for link in links:
+                size, seconds, usable = link.bytes, link.seconds, not link.lost
+                if self._grouped and not link.probe:
+                    # The pieces of a tree keep the pace of its slowest link: only those that
+                    # waited count.
+                    size, seconds = link.timed_bytes, link.timed_seconds
+                    usable = 2 * size >= link.bytes
+                if link.bytes and usable:
+                    transfers.append(
+                        Transfer(worker, link.worker, 8.0 * size, link.started, seconds)
+                    )
         transfers = limit_rates(transfers)
         if self.stage.world.sharing:
             self.links.learn_shared(transfers, round_index=round_index)
@@ -289,37 +409,17 @@ class RoundPlanner(NetworkPlanner):
             state = self.algorithm.expand(state)
         self.planner.state = state
 
-    def _transfer(self, worker: int, link: wire.LinkReport) -> Transfer | None:
-        """What a link shows of its speed; None for nothing."""
-        if self._grouped and not link.probe and link.bytes:
-            # The pieces of a tree keep the pace of its slowest link: only those that waited count.
-            if 2 * link.timed_bytes < link.bytes:
-                return None
-            bits, seconds = 8.0 * link.timed_bytes, link.timed_seconds
-            return Transfer(worker, link.worker, bits, link.started, seconds)
-        if link.lost or not link.bytes:
-            return None
-        return Transfer(worker, link.worker, 8.0 * link.bytes, link.started, link.seconds)
 
-    def _measures(self, reports: WireReports) -> dict[str, FloatArray]:
-        """The added columns of the record that somebody has reported, [N] each."""
-        measures = {}
-        for column in WORKER_COLUMNS:
-            if not column.added:
-                continue
-            values = np.full(self.workers, np.nan)
-            for worker, report in reports.items():
-                values[worker] = report.measures.get(column.name, np.nan)
-            if np.isfinite(values).any():
-                measures[column.name] = values
-        return measures
-
-    def _column(self, reports: WireReports, name: str) -> FloatArray:
-        """One field of all reports, [N], NaN where there is none."""
-        column = np.full(self.workers, np.nan)
+def _measures(reports: WireReports, workers: int) -> dict[str, FloatArray]:
+    """The added columns of the record that somebody has reported, [N] each."""
+    measures = {}
+    for column in WORKER_COLUMNS:
+        values = np.full(workers, np.nan)
         for worker, report in reports.items():
-            column[worker] = getattr(report, name)
-        return column
+            values[worker] = report.measures.get(column.name, np.nan)
+        if column.added and np.isfinite(values).any():
+            measures[column.name] = values
+    return measures
 
 
 def _over_working_links(plan: Plan, observation: Observation) -> Plan:

@@ -15,12 +15,11 @@ import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous
 from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
-from fedhp.cluster.coordinator.planning.planner import (
+from fedhp.cluster.coordinator.planning.round_planner import (
     NetworkPlanner,
     evaluation_of,
     from_bytes,
     to_bytes,
-    usual_count,
 )
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.engine.accounting import mean_bandwidth
@@ -124,7 +123,7 @@ class TurnPlanner(NetworkPlanner):
         loss, norm, accuracy, whole_accuracy = (np.full(n, np.nan) for _ in range(4))
         transfers: dict[tuple[int, int], list[wire.LinkReport]] = {}
         rate = 0.0
-        images = usual_count(report.images for _, report in self.ended if report.images)
+        images = [report.images for _, report in self.ended if report.images]
         for turn, report in self.ended:
             worker = turn.worker
             steps[worker] += turn.action.local_steps

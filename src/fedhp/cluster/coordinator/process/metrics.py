@@ -16,9 +16,9 @@ import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from fedhp.cluster.coordinator.conductor import MemberStatus
+from fedhp.cluster.coordinator.context import Phase
 from fedhp.cluster.coordinator.coordinator import Coordinator
-from fedhp.cluster.coordinator.handlers import CoordinatorHandlers
-from fedhp.cluster.coordinator.phase import Phase
+from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.metrics_server import BUCKETS, Health, expiry_metric
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
