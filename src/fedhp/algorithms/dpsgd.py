@@ -53,7 +53,6 @@ class OnRing(Settings):
     neighbors: Neighbors | None = None  # base: those of [topology]; none: its own ring
 
     def configured(self) -> Traits:
-        """Its links and its steps are settings."""
         return replace(
             super().configured(),
             uses_topology=self.neighbors == "base",
@@ -99,7 +98,6 @@ class DPSGD(OnRing):
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
 
     def start(self, federation: Federation) -> RingState:
-        """Draw the ring."""
         return RingState(ring_order(federation), self.steps or federation.local_steps)
 
     def plan(

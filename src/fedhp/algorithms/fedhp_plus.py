@@ -104,7 +104,6 @@ class FedHPPlus(Settings):
     overlap: bool = True  # train during the transfer as well
 
     def configured(self) -> Traits:
-        """The number of fragments is a setting."""
         return replace(super().configured(), fragments=self.fragments)
 
     def start(self, federation: Federation) -> FedHPPlusState:

@@ -31,7 +31,6 @@ class LDSGD(OnRing):
     communications: Annotated[int, Field(ge=1)] = 2  # I2
 
     def start(self, federation: Federation) -> RingState:
-        """Draw the ring."""
         steps = federation.local_steps if self.steps is None else self.steps
         return RingState(ring_order(federation), steps)
 

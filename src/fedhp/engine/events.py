@@ -70,7 +70,6 @@ class EventTable:
     loss: FloatArray  # [N] of the last trained turn
 
     def copy(self) -> EventTable:
-        """An independent copy."""
         return EventTable(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
@@ -90,7 +89,6 @@ class SideTable:
 
     @classmethod
     def of(cls, workers: int) -> SideTable:
-        """Nothing is on its way."""
         return cls(
             overlap=np.zeros(workers, dtype=np.bool_),
             int8=np.zeros(workers, dtype=np.bool_),
@@ -103,7 +101,6 @@ class SideTable:
         )
 
     def copy(self) -> SideTable:
-        """An independent copy."""
         return SideTable(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
@@ -348,7 +345,6 @@ class EventLoop:
             self._begin(worker)
 
     def _mail(self, worker: int) -> Mail:
-        """How the worker's turn ends."""
         side = self.side
         return self.post.mails.get(worker) or stored_mail(
             int(self.table.partner[worker]), bool(side.overlap[worker]), bool(side.int8[worker])
@@ -414,7 +410,6 @@ class EventLoop:
         return False
 
     def met(self, worker: int, meeting: Meeting, time: float) -> None:
-        """A transfer has arrived that took so long."""
         distance = meeting.average(self.executor, worker)
         self.totals.communication[worker] += time
         sent = meeting.sent_bytes(self.message_bytes)
@@ -438,7 +433,6 @@ class EventLoop:
         return delivery.overlap
 
     def gather(self, worker: int, gathering: Gathering) -> bool:
-        """Wait for the others of the group."""
         members = self.post.waiting.setdefault(gathering.group, [])
         members.append(worker)
         self._wait(worker)
@@ -464,7 +458,6 @@ class EventLoop:
 
     @property
     def message_bytes(self) -> int:
-        """Of what a worker sends to another."""
         return round(self.message_share * self.context.model_bytes)
 
     def _part_size(self, fragment: int) -> float:
@@ -482,7 +475,6 @@ class EventLoop:
         self._pass(members, time)
 
     def _pass(self, workers: list[int], time: float) -> None:
-        """They wait for transfers that take so long."""
         self.table.phase[workers] = PASSING
         self.table.duration[workers] = time
         self.table.due[workers] = self.clock + time
@@ -522,7 +514,6 @@ class EventLoop:
     def _note_transfer(
         self, worker: int, partner: int, time: float, sent: int, distance: float = np.nan
     ) -> None:
-        """Of the record."""
         phase = TurnPhase(worker, self.clock - time, self.clock, partner)
         self.totals.phases.append(phase)
         key = (min(worker, partner), max(worker, partner))
@@ -596,11 +587,9 @@ class EventLoop:
         )
 
     def checkpoint(self) -> Checkpoint:
-        """Everything needed to resume from the last round's end, without the models."""
         return self._round_end
 
     def restore(self, saved: Checkpoint) -> None:
-        """Resume from a checkpoint."""
         self._return_to(saved)
         self._round_end = self._capture()
 

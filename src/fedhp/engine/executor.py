@@ -81,11 +81,9 @@ class PendingParts(Generic[Part, Whole]):
         self._combine = combine
 
     def done(self) -> bool:
-        """Whether all parts are there."""
         return all(part.done() for part in self._parts)
 
     def result(self) -> Whole:
-        """Wait for all parts."""
         return self._combine([part.result() for part in self._parts])
 
 

@@ -35,7 +35,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Everything, in memory or in the file."""
         return self.models + self.rest
 
 

@@ -87,7 +87,6 @@ class Prepared(PlanningContext):
 
     @property
     def test_images(self) -> int:
-        """How many test images are used during the run."""
         total, wanted = len(self.dataset.test_inputs), self.experiment.evaluation.images
         return total if wanted is None else min(wanted, total)
 
@@ -203,7 +202,6 @@ def _prepare(experiment: Experiment) -> Prepared:
 
 
 def _check_epoch_steps(experiment: Experiment, parts: list[IntArray]) -> None:
-    """Refuse local epochs that take too many steps on some worker."""
     training = experiment.training
     most = max(len(part) for part in parts)
     if training.local_epochs is not None and (
@@ -267,7 +265,6 @@ class ShardSpec:
 def shard_spec_of(
     prepared: Prepared, workers: IntArray | None = None, *, scratch: Path | None = None
 ) -> ShardSpec:
-    """The specification of the shard with these workers, or with all."""
     experiment, dataset = prepared.experiment, prepared.dataset
     chosen = choose_images(
         dataset, images=experiment.evaluation.images, choose=experiment.evaluation.choose
@@ -425,7 +422,6 @@ def experiment_data(task: Task) -> Dataset:
 
 
 def build_task(experiment: Experiment) -> Task:
-    """The task of an experiment, built-in or the user's own."""
     components.resolve(experiment.task.name, TASKS, key="task.name")
     return make_task(
         experiment.task,
@@ -486,7 +482,6 @@ def _bytes_of(dataset: Dataset) -> int:
 
 
 def cores() -> int:
-    """The cores this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -47,7 +47,6 @@ class StopCondition:
 
     @property
     def needs_tests(self) -> bool:
-        """Whether the tests of a round decide if there is another."""
         return self._until.accuracy is not None
 
     def resume(self, round_index: int, clock: float, sent: int, accuracy: float | None) -> None:
@@ -56,7 +55,6 @@ class StopCondition:
         self._check(round_index, clock, accuracy)
 
     def end(self, round_index: int, reason: str) -> None:
-        """This round was the last one, for this reason."""
         self.last_round, self.reason = round_index, reason
 
     def is_last(self, record: RoundRecord) -> bool:
@@ -175,7 +173,6 @@ class RoundTests:
             self.pending = self.tester.start_tests(last=self.last)
 
     def finish(self) -> RoundRecord:
-        """Wait for the tests."""
         assert self.pending is not None
         return with_results(self.record, self.pending)
 

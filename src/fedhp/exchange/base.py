@@ -176,7 +176,6 @@ class Exchange(ABC):
 
     @property
     def name(self) -> str:
-        """As users call it."""
         return type(self).__name__
 
     # --- links ------------------------------------------------------------------------------
@@ -317,7 +316,6 @@ class Exchange(ABC):
 
 
 def as_array(values: Any, name: str, wanted: str) -> Any:
-    """The values as an array."""
     try:
         return np.asarray(values)
     except Exception as error:  # rows of different lengths, or an object of the user's own
@@ -339,12 +337,10 @@ def check_links(values: Any, name: str, workers: int) -> Any:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

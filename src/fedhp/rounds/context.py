@@ -49,7 +49,6 @@ class PlanningContext:
 
 
 def momentum_of(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> float:
-    """The momentum of local SGD: the algorithm's own, or that of the experiment."""
     own = traits_of(algorithm).momentum
     return experiment.training.momentum if own is None else own
 
@@ -360,7 +359,6 @@ def _check_mixes_models(experiment: Experiment, algorithm: Algorithm | AsyncAlgo
 
 
 def federation_of(experiment: Experiment) -> Federation:
-    """The workers and their base topology, checked."""
     base, changing = topologies(
         experiment.topology.name,
         experiment.topology.settings,

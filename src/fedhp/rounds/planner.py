@@ -102,14 +102,12 @@ def first_reports(step_time: FloatArray) -> Reports:
 
 
 def rate_at(context: PlanningContext, round_index: int, clock: float) -> float:
-    """The learning rate of a round."""
     return learning_rate(
         context.learning_rate, context.experiment, round_index=round_index, clock=clock
     )
 
 
 def observe(context: PlanningContext, observed: Observed) -> Observation:
-    """What an algorithm is shown."""
     federation, horizon = context.federation, context.experiment.horizon
     return Observation(
         round_index=observed.round_index,
@@ -148,7 +146,6 @@ class Planner:
 
     @property
     def reports(self) -> Reports:
-        """Of the last round."""
         assert self.last_reports is not None
         return self.last_reports
 
@@ -223,7 +220,6 @@ class Planner:
     # --- turns without a barrier -----------------------------------------------------------
 
     def act(self, worker: int, observed: Observed, *, turn: int) -> Action:
-        """What a worker does in its turn."""
         self.state, action = next_action(
             self.algorithm,
             self.state,

@@ -148,7 +148,6 @@ class Arrivals:
         }
 
     def load(self, state: Arrays, device: torch.device) -> None:
-        """Take over copies."""
         self.begin(self.round_index)
         if not self.by_reader:
             return

@@ -49,7 +49,6 @@ class Mixer:
         self._away: list[int] = []  # rows that keep their bits this round
 
     def begin(self, round_index: int) -> None:
-        """Forget what was sent in another round, or in another try of this one."""
         self._foreign, self._messages = {}, {}
         if self.changes_models:
             self.arrivals.begin(round_index)
@@ -150,11 +149,9 @@ class Mixer:
         self.arrivals.begin(self.arrivals.round_index)
 
     def delta_counts(self) -> IntArray:
-        """What topk sent to this shard's workers: reader, sender, number of values, [P, 3]."""
         return self.arrivals.delta_counts()
 
     def _mix_in_order(self, links: IntArray, weights: csr_array) -> FloatArray:
-        """Measure and mix in the order of the workers' numbers."""
         trainable = slice(self.layout.trainable)
         measured = np.array(
             [distance(self._row(a)[trainable], self._row(b)[trainable]) for a, b in links]
@@ -279,7 +276,6 @@ class Mixer:
             )
 
     def _step_of(self, row: int) -> Step:
-        """What the rule knows of the round of one worker."""
         return replace(self.rows.step, local_steps=self.rows.step.local_steps[row : row + 1])
 
     def _as_seen(self, peer: int, row: int) -> tuple[Tensor, Tensor]:

@@ -99,7 +99,6 @@ class Trainer:
         return steps, loss
 
     def estimate(self, chosen: Sequence[int], *, round_index: int) -> Estimates:
-        """Smoothness, gradient variance and starting loss of the workers in these rows."""
         estimates: dict[int, Estimate] = {}
         if chosen and self._stack is not None:
             estimates = self._estimate_stacked(self._stack, list(chosen), round_index)
@@ -163,7 +162,6 @@ class Trainer:
         target: Tensor,
         drawn: list[tuple[int, Tensor]],
     ) -> dict[int, float]:
-        """The rows of a chunk with their batches."""
         rows, batches = map(list, zip(*drawn, strict=True))
         assert self._stack is not None
         losses = self._stack.train(
