@@ -9,7 +9,8 @@ of a table of workers; what is on its way into boxes has a heap of its own (exch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from copy import deepcopy
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -69,9 +70,6 @@ class EventTable:
     untrained: BoolArray  # [N] in_flight holds a snapshot; else the change made by training
     loss: FloatArray  # [N] of the last trained turn
 
-    def copy(self) -> EventTable:
-        return EventTable(*(getattr(self, field.name).copy() for field in fields(self)))
-
 
 @dataclass(slots=True)
 class SideTable:
@@ -99,9 +97,6 @@ class SideTable:
             following=np.full(workers, -1, dtype=np.int64),
             served=np.zeros(workers),
         )
-
-    def copy(self) -> SideTable:
-        return SideTable(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
 class _RoundTotals:
@@ -575,8 +570,8 @@ class EventLoop:
 
     def _capture(self) -> Checkpoint:
         """A copy of all but the models, which the executor keeps."""
-        table_arrays, _ = pack("table", self.table.copy())
-        side_arrays, _ = pack("side", self.side.copy())
+        table_arrays, _ = pack("table", deepcopy(self.table))
+        side_arrays, _ = pack("side", deepcopy(self.side))
         sends = traits_of(self.algorithm).mailbox != "meet"
         post_arrays = self.post.stored() if sends else {}
         state_arrays, state_scalars = pack("state", self.planner.state)
@@ -595,8 +590,8 @@ class EventLoop:
 
     def _return_to(self, saved: Checkpoint) -> None:
         # A copy: the table changes in place, the checkpoint must not.
-        self.table = unpack("table", EventTable, saved.arrays, saved.scalars).copy()
-        self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
+        self.table = deepcopy(unpack("table", EventTable, saved.arrays, saved.scalars))
+        self.side = deepcopy(unpack("side", SideTable, saved.arrays, saved.scalars))
         self.post = Post.restored(saved.arrays, self.workers)
         self.planner.state = unpack("state", type(self.planner.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index

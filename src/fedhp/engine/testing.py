@@ -6,15 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedhp.config import EvaluationConfig, Experiment, UntilConfig
-from fedhp.engine.accounting import Progress, Stopwatch, TrainedRound, check_evaluation
+from fedhp.engine.accounting import Stopwatch, check_evaluation
 from fedhp.engine.executor import Evaluations, ModelTester, Pending, RoundExecutor, ShardLost
 from fedhp.errors import Interrupted
 from fedhp.types import RoundRecord
+
+if TYPE_CHECKING:
+    from fedhp.engine.loop import RoundLoop
 
 
 def is_due(evaluation: EvaluationConfig, round_index: int, *, started: float, clock: float) -> bool:
@@ -106,22 +109,7 @@ def with_results(record: RoundRecord, tests: Pending[Evaluations]) -> RoundRecor
     return tested
 
 
-class TestedLoop(Protocol):
-    """A round loop whose rounds are tested."""
-
-    executor: RoundExecutor
-    tester: ModelTester | None
-    stop_condition: StopCondition
-    progress: Progress
-
-    def train(self) -> TrainedRound:
-        """Plan the next round and train; the models stay those of the last one."""
-
-    def finish(self, trained: TrainedRound) -> RoundRecord:
-        """Exchange, account, report."""
-
-
-def tested_rounds(loop: TestedLoop) -> Iterator[RoundRecord]:
+def tested_rounds(loop: RoundLoop) -> Iterator[RoundRecord]:
     """Run the rounds that are left. The tests of a round run while the next one trains: it is
     yielded when they are done. A round in which a shard is lost begins again."""
     tester, condition = loop.tester, loop.stop_condition

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fedhp.algorithms.base import traits_of
-from fedhp.engine.executor import LocalTraining
+from fedhp.engine.executor import EventExecutor, LocalTraining
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard.turns import ShardTurns
 from fedhp.learn.group import fragment_columns
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ShardedTurns:
-    """What the event loop asks for, one worker at a time (executor.EventExecutor)."""
+class ShardedTurns(EventExecutor):
+    """What the event loop asks for, one worker at a time."""
 
     prepared: Prepared
     shards: Shards
