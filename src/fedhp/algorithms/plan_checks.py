@@ -15,6 +15,7 @@ from fedhp.errors import BadPlan, definition_place
 from fedhp.exchange.base import (
     Unusable,
     as_array,
+    check_array,
     check_exchange,
     check_links,
     is_number,
@@ -97,12 +98,8 @@ def _check_plan(plan: Plan, rule: Rule, here: BoolArray) -> None:
     check_exchange(plan.exchange, plan, workers)
     _check_decision(plan.decision, workers)
     if plan.estimate is not None:
-        estimate = np.asarray(plan.estimate)
-        if estimate.shape != (workers,) or estimate.dtype != np.bool_:
-            raise Unusable(
-                f"estimate is {estimate.dtype} of the shape {estimate.shape}",
-                f"None, or booleans, one for each of the {workers} workers",
-            )
+        wanted = f"None, or booleans, one for each of the {workers} workers"
+        check_array(plan.estimate, "estimate", wanted, shape=(workers,), kinds="b")
     # What travels with the models is known before the first round: the class declares it.
     plan.exchange.check_rule(rule)
     if plan.estimate is not None and rule.acts():
@@ -157,11 +154,8 @@ def _check_decision(decision: Any, workers: int) -> None:
         columns["distance"] = decision.distance
     for name, values in columns.items():
         wanted = f"numbers, one for each of the {len(links)} links of the decision"
-        column = as_array(values, f"{name} of its decision", wanted)
-        if column.shape != (len(links),) or column.dtype.kind not in "iuf":
-            raise Unusable(
-                f"{name} of its decision is {column.dtype} of the shape {column.shape}", wanted
-            )
+        whose = f"{name} of its decision"
+        check_array(values, whose, wanted, shape=(len(links),), kinds="iuf")
     verdicts = np.asarray(decision.verdicts)
     if verdicts.size and (verdicts.min() < 0 or verdicts.max() >= len(LinkVerdict)):
         bad = verdicts.max() if verdicts.max() >= len(LinkVerdict) else verdicts.min()

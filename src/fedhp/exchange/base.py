@@ -322,6 +322,14 @@ def as_array(values: Any, name: str, wanted: str) -> Any:
         raise Unusable(f"{name} is not an array: {error}", wanted) from None
 
 
+def check_array(values: Any, name: str, wanted: str, *, shape: tuple[int, ...], kinds: str) -> Any:
+    """The values as an array of this shape; kinds are numpy's letters."""
+    array = as_array(values, name, wanted)
+    if array.shape != shape or array.dtype.kind not in kinds:
+        raise Unusable(f"{name} is {array.dtype} of the shape {array.shape}", wanted)
+    return array
+
+
 def check_links(values: Any, name: str, workers: int) -> Any:
     """Links [E, 2] between known workers."""
     wanted = "whole numbers of the shape [links, 2]"

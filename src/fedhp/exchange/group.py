@@ -24,7 +24,7 @@ from fedhp.exchange.base import (
     Part,
     SimulatedLinks,
     Unusable,
-    as_array,
+    check_array,
     is_number,
     is_whole,
     kind_of,
@@ -134,12 +134,8 @@ class GroupAverage(_Averages):
     def check(self, plan: Plan, workers: int) -> None:
         for name, kinds in (("participants", "iu"), ("parents", "iu"), ("returning", "b")):
             wanted = "one-dimensional arrays of equal length: workers, workers, booleans"
-            column = as_array(getattr(self, name), name, wanted)
-            if column.shape != (len(self.participants),) or column.dtype.kind not in kinds:
-                raise Unusable(
-                    f"{name} of its GroupAverage is {column.dtype} of the shape {column.shape}",
-                    wanted,
-                )
+            values, whose = getattr(self, name), f"{name} of its GroupAverage"
+            check_array(values, whose, wanted, shape=(len(self.participants),), kinds=kinds)
         members = self.participants.tolist()
         if members != sorted(set(members) & set(range(workers))):
             raise Unusable(

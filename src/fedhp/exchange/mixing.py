@@ -25,6 +25,7 @@ from fedhp.exchange.base import (
     Part,
     Unusable,
     as_array,
+    check_array,
     check_links,
     is_number,
     is_whole,
@@ -540,11 +541,8 @@ class WeightedMixing(Mixing):
 
 def _numbers(values: Any, name: str, count: int) -> Any:
     wanted = f"{count} finite numbers"
-    weights = as_array(values, f"{name} of its WeightedMixing", wanted)
-    if weights.shape != (count,) or weights.dtype.kind != "f":
-        raise Unusable(
-            f"{name} of its WeightedMixing is {weights.dtype} of the shape {weights.shape}", wanted
-        )
+    whose = f"{name} of its WeightedMixing"
+    weights = check_array(values, whose, wanted, shape=(count,), kinds="f")
     if not np.isfinite(weights).all():
         bad = int(np.flatnonzero(~np.isfinite(weights))[0])
         raise Unusable(f"{name}[{bad}] of its WeightedMixing is {weights[bad]}", wanted)

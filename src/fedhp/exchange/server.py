@@ -16,7 +16,7 @@ import numpy as np
 
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
-from fedhp.exchange.base import Cost, Exchanged, Executor, Moment, Unusable, as_array
+from fedhp.exchange.base import Cost, Exchanged, Executor, Moment, Unusable, check_array
 from fedhp.exchange.mixing import Mixing
 from fedhp.graph import link_weights
 from fedhp.rule import Rule
@@ -68,18 +68,12 @@ class ServerAverage(Mixing):
 
     def check_weights(self, workers: int) -> None:
         wanted = f"{workers} finite numbers of at least 0"
-        weights = as_array(self.weights, "weights of its ServerAverage", wanted)
-        if weights.shape != (workers,) or weights.dtype.kind != "f":
-            raise Unusable(
-                f"weights of its ServerAverage is {weights.dtype} of the shape {weights.shape}",
-                wanted,
-            )
+        name = "weights of its ServerAverage"
+        weights = check_array(self.weights, name, wanted, shape=(workers,), kinds="f")
         wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
         if len(wrong):
             worker = int(wrong[0])
-            raise Unusable(
-                f"weights of its ServerAverage holds {weights[worker]} for worker {worker}", wanted
-            )
+            raise Unusable(f"{name} holds {weights[worker]} for worker {worker}", wanted)
 
     def check(self, plan: Plan, workers: int) -> None:
         """Participants train, and nobody else does."""

@@ -33,14 +33,7 @@ class Mixer:
     def __init__(self, rows: Rows) -> None:
         spec = rows.spec
         self.rows, self.spec, self.layout = rows, spec, spec.layout
-        self.arrivals = Arrivals(
-            spec.exchange,
-            spec.attack,
-            attackers=spec.attackers,
-            layout=spec.layout,
-            seed=spec.seed,
-            per_link=spec.rule.per_link(),
-        )
+        self.arrivals = Arrivals(spec)
         self._per_link = spec.rule.per_link()
         self.acts = spec.rule.acts()  # whether something else than the trained models travels
         self.changes_models = self.arrivals.changes_models
@@ -261,10 +254,8 @@ class Mixer:
         """The new model of each worker, from the last messages of all that it has heard."""
         rows, starts = self.rows, weights.indptr.tolist()
         for row, worker in enumerate(rows.workers):
-            one, peers = (
-                slice(row, row + 1),
-                weights.indices[starts[row] : starts[row + 1]].tolist(),
-            )
+            one = slice(row, row + 1)
+            peers = weights.indices[starts[row] : starts[row + 1]].tolist()
             receive_from(
                 self.spec.rule,
                 self.layout,

@@ -164,10 +164,8 @@ class ShardTurns:
         weight: float,
         columns: tuple[int, int],
     ) -> None:
-        box, content = (
-            self._boxes[row],
-            torch.from_numpy(np.array(sent)).to(self.rows.models.device),
-        )
+        box = self._boxes[row]
+        content = torch.from_numpy(np.array(sent)).to(self.rows.models.device)
         if self._box == "sum":
             key = (-1, *columns)
             box[key] = (box[key][0] + content if key in box else content, 1.0)
