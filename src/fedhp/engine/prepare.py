@@ -19,8 +19,6 @@ from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import (
-    AttackConfig,
-    AugmentationConfig,
     ExchangeConfig,
     Experiment,
     check_origin,
@@ -230,32 +228,24 @@ def stacks_by(optimizer: Optimizer, rule: Rule) -> bool:
 class ShardSpec:
     """What a shard gets of an experiment; it can be sent to another process."""
 
-    seed: int
+    experiment: Experiment
     workers: IntArray  # [n] numbers of the shard's workers, rising
-    all_workers: int  # of the run
     parts: list[IntArray]  # [n] of them: indices into the data set's training samples
     dataset: Dataset  # training samples of these workers, all test samples
     test: IntArray  # which of the test samples are used during the run
     task: Task
     layout: Layout
     stochastic: bool
-    batch_size: int
-    kernel: str  # training.kernel
     device: torch.device
     executors: int
     overlap: bool  # tests have a thread to run on while the next round trains
     scratch: Path | None  # models are memory-mapped in this folder
-    exchange: ExchangeConfig
-    max_poisoned: int  # peers that robust mixing withstands
+    exchange: ExchangeConfig  # of the experiment, or another one on a network
     rule: Rule  # of the method
     topk: int  # values of a row that topk lets through; 0: all
-    attack: AttackConfig
     attackers: tuple[int, ...]  # of all workers
-    augmentation: AugmentationConfig
-    per_class: bool = False  # test the accuracy of every class as well
     held_back: tuple[IntArray, ...] = ()  # [n] of them, like parts, or none
     optimizer: Optimizer = PLAIN_SGD
-    label_smoothing: float = 0.0
     group_average: bool = False  # workers keep what group averages need
     asynchronous: bool = False  # workers have turns
     mailbox: str = "meet"  # of asynchronous workers (Traits.mailbox)
@@ -280,35 +270,27 @@ def shard_spec_of(
         if type(task) is Classification:
             task = task.with_data(dataset)
     return ShardSpec(
-        seed=experiment.seed,
+        experiment=experiment,
         workers=workers,
-        all_workers=experiment.workers,
         parts=parts,
         dataset=dataset,
         test=chosen,
         task=task,
         layout=prepared.layout,
         stochastic=prepared.facts.stochastic,
-        batch_size=experiment.training.batch_size,
-        kernel=kernel_of(experiment),
         device=prepared.device,
         executors=prepared.executors,
         overlap=prepared.overlap,
         scratch=scratch,
-        per_class=bool(experiment.evaluation.per_class),
         held_back=tuple(held_back),
         optimizer=prepared.optimizer,
-        augmentation=experiment.augmentation,
-        label_smoothing=experiment.training.label_smoothing,
         group_average=traits_of(prepared.algorithm).group_average,
         asynchronous=is_asynchronous(prepared.algorithm),
         mailbox=traits_of(prepared.algorithm).mailbox,
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
-        max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
         rule=rule_of(prepared.algorithm),
         topk=_topk_values(experiment.exchange, prepared.layout),
-        attack=experiment.attack,
         attackers=prepared.attackers,
     )
 

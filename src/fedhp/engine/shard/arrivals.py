@@ -34,7 +34,9 @@ class Arrivals:
         self._per_link = spec.rule.per_link()  # messages come whole, the last ones are always kept
         count = topk_count(spec.exchange.topk_share, spec.layout.mixed)
         self._count = 0 if self._per_link else count
-        self._attackers = frozenset(spec.attackers if spec.attack.kind in ON_MODELS else ())
+        self._attackers = frozenset(
+            spec.attackers if spec.experiment.attack.kind in ON_MODELS else ()
+        )
         self.round_index = 0
         self._sent: dict[int, Tensor] = {}
         # By reader and sender: the copy, and the round in which it was made.
@@ -65,9 +67,9 @@ class Arrivals:
             return values
         return poisoned(
             values,
-            self._spec.attack,
+            self._spec.experiment.attack,
             trainable=self._layout.trainable,
-            seed=self._spec.seed,
+            seed=self._spec.experiment.seed,
             worker=worker,
             round_index=self.round_index,
         )

@@ -83,7 +83,7 @@ class Mixer:
         """The best-scored candidates [n, M] of every worker, [n, keep]."""
         own_samples = []
         for worker, part in zip(self.rows.workers, self.spec.parts, strict=True):
-            rng = generator(self.spec.seed, Purpose.SCORING, worker, round_index)
+            rng = generator(self.spec.experiment.seed, Purpose.SCORING, worker, round_index)
             own_samples.append(self.rows.take(part[rng.integers(len(part), size=samples)]))
         with self.rows.threads.replica() as replica:
             losses = score_peers(
@@ -194,6 +194,7 @@ class Mixer:
         """Mix by a rule that withstands poisoned models; peers are those with a weight, by row."""
         layout, mixed, workers = self.layout, self.rows.mixed, self.rows.workers
         starts, settings = weights.indptr.tolist(), self.spec.exchange
+        poisoned = settings.max_poisoned(self.spec.experiment.workers)
         received = [
             [self._received(worker, peer) for peer in its_peers if peer != worker]
             for worker, its_peers in zip(workers, peers, strict=True)
@@ -209,7 +210,7 @@ class Mixer:
                 [float(share) for share in shares.values()],
                 own_weight,
                 rule=settings.robust,
-                poisoned=self.spec.max_poisoned,
+                poisoned=poisoned,
                 clip=settings.clip,
                 radius=settings.radius,
             )
