@@ -14,7 +14,6 @@ from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, rule_o
 from fedhp.errors import BadPlan, definition_place
 from fedhp.exchange.base import (
     Unusable,
-    as_array,
     check_array,
     check_exchange,
     check_links,
@@ -125,7 +124,7 @@ def _check_work(plan: Plan, workers: int) -> None:
             )
         return
     wanted = f"whole numbers, one for each of the {workers} workers"
-    steps = as_array(plan.local_steps, "local_steps", wanted)
+    steps = check_array(plan.local_steps, "local_steps", wanted)
     if steps.dtype.kind == "f" and not np.isfinite(steps).all():
         worker = int(np.flatnonzero(~np.isfinite(steps))[0])
         raise Unusable(f"local_steps holds {steps.flat[worker]} for worker {worker}", wanted)

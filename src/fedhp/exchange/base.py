@@ -315,17 +315,15 @@ class Exchange(ABC):
 # --- what is checked of numbers that an algorithm gave, with the words of a refusal -----------
 
 
-def as_array(values: Any, name: str, wanted: str) -> Any:
+def check_array(
+    values: Any, name: str, wanted: str, *, shape: tuple[int, ...] | None = None, kinds: str = ""
+) -> Any:
+    """The values as an array, of this shape if it is given; kinds are numpy's letters."""
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except Exception as error:  # rows of different lengths, or an object of the user's own
         raise Unusable(f"{name} is not an array: {error}", wanted) from None
-
-
-def check_array(values: Any, name: str, wanted: str, *, shape: tuple[int, ...], kinds: str) -> Any:
-    """The values as an array of this shape; kinds are numpy's letters."""
-    array = as_array(values, name, wanted)
-    if array.shape != shape or array.dtype.kind not in kinds:
+    if shape is not None and (array.shape != shape or array.dtype.kind not in kinds):
         raise Unusable(f"{name} is {array.dtype} of the shape {array.shape}", wanted)
     return array
 
@@ -333,7 +331,7 @@ def check_array(values: Any, name: str, wanted: str, *, shape: tuple[int, ...], 
 def check_links(values: Any, name: str, workers: int) -> Any:
     """Links [E, 2] between known workers."""
     wanted = "whole numbers of the shape [links, 2]"
-    links = as_array(values, f"the links of {name}", wanted)
+    links = check_array(values, f"the links of {name}", wanted)
     if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
         raise Unusable(f"the links of {name} are {links.dtype} of the shape {links.shape}", wanted)
     if links.size and (links.min() < 0 or links.max() >= workers):

@@ -24,7 +24,6 @@ from fedhp.exchange.base import (
     Moment,
     Part,
     Unusable,
-    as_array,
     check_array,
     check_links,
     is_number,
@@ -349,7 +348,7 @@ class DirectedMixing(Mixing):
     def check_weights(self, workers: int) -> None:
         name = "sources" if self.score is None else "candidates"
         wanted = f"whole numbers of the shape [{workers}, peers]: worker numbers, or -1 for none"
-        sources = as_array(self.sources, name, wanted)
+        sources = check_array(self.sources, name, wanted)
         if sources.ndim != 2 or len(sources) != workers or sources.dtype.kind not in "iu":
             raise Unusable(f"{name} is {sources.dtype} of the shape {sources.shape}", wanted)
         unknown = np.argwhere((sources < -1) | (sources >= workers))

@@ -179,9 +179,16 @@ class Planner:
         experiment = self.context.experiment
         plan.exchange.check_experiment(experiment)
         if experiment.exchange.robust != "none":
+            # A robust rule that drops the extremes needs enough models to drop some, and a planner
+            # that cuts links does not know that.
             present = int(observation.available.sum())
-            least = experiment.exchange.min_peers(experiment.workers, present=present)
-            plan = with_min_peers(plan, observation, least=least)
+            exchange = plan.exchange.with_min_peers(
+                observation.available,
+                observation.network,
+                least=experiment.exchange.min_peers(experiment.workers, present=present),
+                round_index=observation.round_index,
+            )
+            plan = plan if exchange is plan.exchange else replace(plan, exchange=exchange)
         return PlannedRound(after, plan, observation)
 
     def finish(self, planned: PlannedRound, measured: Measured) -> RoundRecord:
@@ -246,19 +253,6 @@ class Planner:
             rule=rule,
         )
         return _record(measured, decision, round_index=round_index, clock=clock, rate=rate)
-
-
-def with_min_peers(plan: Plan, observation: Observation, *, least: int) -> Plan:
-    """The plan with links added, the fastest first, until every present worker has at least so many
-    peers: a robust rule that drops the extremes needs enough models to drop some, and a planner
-    that cuts links does not know that."""
-    exchange = plan.exchange.with_min_peers(
-        observation.available,
-        observation.network,
-        least=least,
-        round_index=observation.round_index,
-    )
-    return plan if exchange is plan.exchange else replace(plan, exchange=exchange)
 
 
 def _record(
