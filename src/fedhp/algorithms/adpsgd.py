@@ -62,7 +62,6 @@ class ADPSGD(Settings):
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None  # none: training.momentum
 
     def configured(self) -> Traits:
-        """Its links, its steps, its momentum and its aids are settings."""
         aids = {name: getattr(self, name) for name in ("overlap", "serve", "compression")}
         return replace(
             super().configured(),
@@ -78,7 +77,6 @@ class ADPSGD(Settings):
         )
 
     def start(self, federation: Federation) -> ADState:
-        """The graph and the steps; nothing changes later."""
         order = ring_order(federation)
         start, neighbors = neighbor_lists(federation.base_topology)
         return ADState(
@@ -104,7 +102,6 @@ class ADPSGD(Settings):
         return state, Action(steps, partner, overlap=self.overlap, compression=self.compression)
 
     def _peers(self, state: ADState, worker: int, available: BoolArray) -> IntArray:
-        """The available neighbors, ascending."""
         if self.neighbors == "ring":
             return _ring_peers(state, worker, available)
         peers = state.neighbors[state.start[worker] : state.start[worker + 1]]

@@ -52,7 +52,6 @@ class Range:
 
     @property
     def whole(self) -> bool:
-        """Whether only whole numbers are tried."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     @property
@@ -212,7 +211,6 @@ class Settings(BaseModel):
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # none: training.learning_rate
 
     def configured(self) -> Traits:
-        """Its traits, with these settings."""
         given = "learning_rate" in self.model_fields_set
         return replace(self.traits, learning_rate=self.learning_rate, sgd_rate=not given)
 
@@ -277,7 +275,6 @@ def _misdeclared(algorithm: object) -> tuple[str, str]:
 
 
 def is_synchronous(algorithm: object) -> TypeGuard[Algorithm]:
-    """Whether it has rounds."""
     return isinstance(algorithm, Algorithm)
 
 

@@ -53,7 +53,6 @@ class OnRing(Settings):
     neighbors: Neighbors | None = None  # base: those of [topology]; none: its own ring
 
     def configured(self) -> Traits:
-        """Its links and its steps are settings."""
         return replace(
             super().configured(),
             uses_topology=self.neighbors == "base",
@@ -84,6 +83,41 @@ class OnRing(Settings):
                 fix="remove algorithm.weights",
             )
 
+    def start(self, federation: Federation) -> RingState:
+        """Draw the ring."""
+        steps = federation.local_steps if self.steps is None else self.steps
+        return RingState(ring_order(federation), steps)
+
+    def mixing_plan(
+        self,
+        state: RingState,
+        observation: Observation,
+        *,
+        steps: int | IntArray,
+        rule: StepReason,
+    ) -> Plan:
+        """A plan on the ring of the available workers, which skips those that are away, or on the
+        links of the round's topology between available workers."""
+        verdict, order = LinkVerdict.FIXED, state.order
+        if self.neighbors == "base":
+            assert observation.topology is not None
+            topology = among(observation.topology, observation.available)
+            verdict = LinkVerdict.SCHEDULED if observation.changing else LinkVerdict.FIXED
+        else:
+            # The ring over the available workers, in the drawn order.
+            topology = topology_from(len(order), ring_over(order[observation.available[order]]))
+        links = topology.links
+        return Plan(
+            exchange=NeighborMixing(topology, self.weights),
+            local_steps=np.where(observation.available, steps, 0).astype(np.int64),
+            decision=Decision(
+                links=links,
+                verdicts=np.full(len(links), verdict, dtype=np.int64),
+                link_time=observation.network.link_time(links, topology.degrees),
+                rule=rule,
+            ),
+        )
+
 
 class DPSGD(OnRing):
     """Ring over a random permutation, fixed steps."""
@@ -98,22 +132,16 @@ class DPSGD(OnRing):
     )
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # none: training.local_steps
 
-    def start(self, federation: Federation) -> RingState:
-        """Draw the ring."""
-        return RingState(ring_order(federation), self.steps or federation.local_steps)
-
     def plan(
         self, state: RingState, observation: Observation, reports: Reports
     ) -> tuple[RingState, Plan]:
         """The same ring and steps every round, or the topology of the round."""
         in_epochs = observation.epoch_steps is not None
         rule = StepRule.FIXED_EPOCHS if in_epochs else StepRule.FIXED_STEPS
-        return state, mixing_plan(
-            state.order,
+        return state, self.mixing_plan(
+            state,
             observation,
-            neighbors=self.neighbors,
             steps=observation.fixed_steps(state.steps),
-            weights=self.weights,
             rule=StepReason(rule, observation.step_numbers(state.steps)),
         )
 
@@ -121,35 +149,3 @@ class DPSGD(OnRing):
 def ring_order(federation: Federation) -> IntArray:
     """A random order of the workers, the same for every ring algorithm of a seed."""
     return generator(federation.seed, Purpose.ALGORITHM, 0).permutation(federation.workers)
-
-
-def mixing_plan(
-    order: IntArray,
-    observation: Observation,
-    *,
-    neighbors: Neighbors | None,
-    steps: int | IntArray,
-    weights: str,
-    rule: StepReason,
-) -> Plan:
-    """A plan on the ring of the available workers, which skips those that are away, or on the
-    links of the round's topology between available workers."""
-    verdict = LinkVerdict.FIXED
-    if neighbors == "base":
-        assert observation.topology is not None
-        topology = among(observation.topology, observation.available)
-        verdict = LinkVerdict.SCHEDULED if observation.changing else LinkVerdict.FIXED
-    else:
-        # The ring over the available workers, in the drawn order.
-        topology = topology_from(len(order), ring_over(order[observation.available[order]]))
-    links = topology.links
-    return Plan(
-        exchange=NeighborMixing(topology, weights),
-        local_steps=np.where(observation.available, steps, 0).astype(np.int64),
-        decision=Decision(
-            links=links,
-            verdicts=np.full(len(links), verdict, dtype=np.int64),
-            link_time=observation.network.link_time(links, topology.degrees),
-            rule=rule,
-        ),
-    )

@@ -104,7 +104,6 @@ class FedHPPlus(Settings):
     overlap: bool = True  # train during the transfer as well
 
     def configured(self) -> Traits:
-        """The number of fragments is a setting."""
         return replace(super().configured(), fragments=self.fragments)
 
     def start(self, federation: Federation) -> FedHPPlusState:
@@ -232,12 +231,18 @@ class FedHPPlus(Settings):
         tree = max(trees, key=lambda each: len(each.workers))
         order = np.argsort(tree.workers)
         participants = tree.workers[order]
+        returns = np.isin(participants, returning)
+        return self._average(fragment, participants, tree.parents[order], returns)
+
+    def _average(
+        self, fragment: int, participants: IntArray, parents: IntArray, returning: BoolArray
+    ) -> GroupAverage:
         return GroupAverage(
-            participants=participants,
-            parents=tree.parents[order],
-            returning=np.isin(participants, returning),
-            fragment=fragment,
-            fragments=self.fragments,
+            participants,
+            parents,
+            returning,
+            fragment,
+            self.fragments,
             momentum=self.momentum,
             compression=self.compression,
         )
@@ -281,17 +286,8 @@ class FedHPPlus(Settings):
     def _without_average(self, fragment: int, available: BoolArray) -> Plan:
         """The first round: nobody has learned anything yet."""
         nobody = np.empty(0, dtype=np.int64)
-        workers = len(available)
         return Plan(
-            exchange=GroupAverage(
-                participants=nobody,
-                parents=nobody,
-                returning=np.empty(0, dtype=np.bool_),
-                fragment=fragment,
-                fragments=self.fragments,
-                momentum=self.momentum,
-                compression=self.compression,
-            ),
+            exchange=self._average(fragment, nobody, nobody, nobody.astype(np.bool_)),
             deadline=self.first_deadline,
             overlap=self.overlap,
             decision=Decision(
@@ -301,16 +297,18 @@ class FedHPPlus(Settings):
                 rule=StepReason(StepRule.GROUP_START),
                 facts={"deadline": self.first_deadline},
                 participation=Participation(
-                    roles=tuple(
-                        GroupRole.LEFT_OUT if there else GroupRole.AWAY
-                        for there in available.tolist()
-                    ),
-                    left_out=np.zeros(workers, dtype=np.int64),
-                    returning=np.zeros(workers, dtype=np.bool_),
+                    roles=tuple(_roles(available)),
+                    left_out=np.zeros(len(available), dtype=np.int64),
+                    returning=np.zeros(len(available), dtype=np.bool_),
                     root=-1,
                 ),
             ),
         )
+
+
+def _roles(available: BoolArray) -> list[GroupRole]:
+    """[N] of those that take no part."""
+    return [GroupRole.LEFT_OUT if there else GroupRole.AWAY for there in available.tolist()]
 
 
 def _smoothed(before: float, transfer_time: float) -> float:
@@ -326,7 +324,7 @@ def _participation(
     group: _Group, available: BoolArray, *, overdue: BoolArray, left_out: IntArray
 ) -> Participation:
     exchange = group.exchange
-    roles = [GroupRole.LEFT_OUT if there else GroupRole.AWAY for there in available.tolist()]
+    roles = _roles(available)
     for worker in exchange.participants.tolist():
         roles[worker] = GroupRole.OVERDUE if overdue[worker] else GroupRole.FAST
     if group.added >= 0:

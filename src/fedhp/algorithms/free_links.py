@@ -41,11 +41,9 @@ class FreeLinks(Settings):
     serve: Literal["model", "average"] = "average"  # average: a moving average of the model
 
     def configured(self) -> Traits:
-        """What is served is a setting."""
         return replace(super().configured(), serves=self.serve)
 
     def start(self, federation: Federation) -> FreeLinksState:
-        """Nothing to prepare."""
         return FreeLinksState()
 
     def act(

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedhp.algorithms.base import Federation, Observation
-from fedhp.algorithms.dpsgd import OnRing, RingState, mixing_plan, ring_order
+from fedhp.algorithms.base import Observation
+from fedhp.algorithms.dpsgd import OnRing, RingState
 from fedhp.algorithms.traits import About
 from fedhp.types import Plan, Reports, StepReason, StepRule
 
@@ -30,11 +30,6 @@ class LDSGD(OnRing):
     steps: Annotated[int, Field(ge=0, le=100_000)] | None = None  # I1; none: training.local_steps
     communications: Annotated[int, Field(ge=1)] = 2  # I2
 
-    def start(self, federation: Federation) -> RingState:
-        """Draw the ring."""
-        steps = federation.local_steps if self.steps is None else self.steps
-        return RingState(ring_order(federation), steps)
-
     def plan(
         self, state: RingState, observation: Observation, reports: Reports
     ) -> tuple[RingState, Plan]:
@@ -48,11 +43,4 @@ class LDSGD(OnRing):
             if phase == 0
             else StepReason(StepRule.COMMUNICATING_PHASE)
         )
-        return state, mixing_plan(
-            state.order,
-            observation,
-            neighbors=self.neighbors,
-            steps=steps,
-            weights=self.weights,
-            rule=rule,
-        )
+        return state, self.mixing_plan(state, observation, steps=steps, rule=rule)

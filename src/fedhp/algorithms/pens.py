@@ -80,7 +80,6 @@ class PENS(Settings):
     symmetric: bool = False  # average along both directions instead of pulling
 
     def configured(self) -> Traits:
-        """Its steps and how it scores are settings."""
         return replace(
             super().configured(),
             own_steps="" if self.steps is None else "steps",
@@ -112,7 +111,6 @@ class PENS(Settings):
             )
 
     def start(self, federation: Federation) -> PENSState:
-        """No peer has been scored yet."""
         start, peers = neighbor_lists(federation.base_topology)
         return PENSState(
             seed=federation.seed,

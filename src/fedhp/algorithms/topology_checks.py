@@ -98,39 +98,39 @@ def _check_center(experiment: Experiment, recorded_away: Collection[int]) -> Non
     center = experiment.topology.settings.get("center", 0)
     world = experiment.world
     absence = next((each for each in world.away if each.worker == center), None)
-    if absence is not None:
-        key, problem = (
-            "world.away",
-            f"worker {center}, the center of the star, is away in rounds {absence.first} to "
-            f"{absence.last}: there would be no link",
-        )
-        fix = f"set topology.center to a worker that stays, or remove the absence of {center}"
-    elif world.away_probability > 0:
-        key, problem = (
-            "world.away_probability",
-            f"worker {center}, the center of the star, would be away at times: there would be no "
-            "link",
-        )
-        fix = "list absences of other workers in world.away, or use topology.name = 'random'"
-    elif world.availability_trace:
-        key, problem = (
-            "world.availability_trace",
-            f"worker {center}, the center of the star, would be away at times as its client is: "
-            "there would be no link",
-        )
-        fix = "remove world.availability_trace, or use topology.name = 'random'"
-    elif center in recorded_away:
-        key, problem = (
-            "world.trace",
-            f"worker {center}, the center of the star, is not available at some times of "
-            f"{world.trace}: there would be no link",
-        )
-        fix = "set topology.center to a worker that stays, or correct the column available"
-    else:
-        return
-    raise ConfigError(
-        problem,
-        key=key,
-        allowed="absences of other workers than the center",
-        fix=fix,
+    rounds = "" if absence is None else f"{absence.first} to {absence.last}"
+    stays = "set topology.center to a worker that stays"
+    absences = (
+        (
+            rounds,
+            "away",
+            f"is away in rounds {rounds}",
+            f"{stays}, or remove the absence of {center}",
+        ),
+        (
+            world.away_probability > 0,
+            "away_probability",
+            "would be away at times",
+            "list absences of other workers in world.away, or use topology.name = 'random'",
+        ),
+        (
+            world.availability_trace,
+            "availability_trace",
+            "would be away at times as its client is",
+            "remove world.availability_trace, or use topology.name = 'random'",
+        ),
+        (
+            center in recorded_away,
+            "trace",
+            f"is not available at some times of {world.trace}",
+            f"{stays}, or correct the column available",
+        ),
     )
+    for leaves, name, why, fix in absences:
+        if leaves:
+            raise ConfigError(
+                f"worker {center}, the center of the star, {why}: there would be no link",
+                key=f"world.{name}",
+                allowed="absences of other workers than the center",
+                fix=fix,
+            )

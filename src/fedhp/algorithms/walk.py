@@ -194,7 +194,6 @@ class _Scan:
 
     @property
     def at_end(self) -> bool:
-        """Whether every link is decided."""
         return self.place == len(self.ends)
 
     def advance(self, count: int) -> None:

@@ -37,7 +37,6 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time inside."""
         started = time.monotonic()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
@@ -239,7 +238,6 @@ def check_clock(clock: float, timing: Timing, experiment: Experiment, *, round_i
 
 
 def check_evaluation(record: RoundRecord) -> None:
-    """Stop a run whose tests do not give finite numbers."""
     if record.evaluation is None:
         return
     missing = ~np.isfinite(record.evaluation.accuracy)
@@ -266,7 +264,6 @@ def check_finite(
     learning_rate: float,
     training: TrainingConfig,
 ) -> None:
-    """Stop a run in which a model is not finite any more."""
     bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
     if len(bad):
         # What multiplies the weights themselves: a step overshoots where it is large, too.

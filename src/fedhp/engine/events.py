@@ -9,7 +9,8 @@ of a table of workers; what is on its way into boxes has a heap of its own (exch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from copy import deepcopy
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -69,10 +70,6 @@ class EventTable:
     untrained: BoolArray  # [N] in_flight holds a snapshot; else the change made by training
     loss: FloatArray  # [N] of the last trained turn
 
-    def copy(self) -> EventTable:
-        """An independent copy."""
-        return EventTable(*(getattr(self, field.name).copy() for field in fields(self)))
-
 
 @dataclass(slots=True)
 class SideTable:
@@ -90,7 +87,6 @@ class SideTable:
 
     @classmethod
     def of(cls, workers: int) -> SideTable:
-        """Nothing is on its way."""
         return cls(
             overlap=np.zeros(workers, dtype=np.bool_),
             int8=np.zeros(workers, dtype=np.bool_),
@@ -101,10 +97,6 @@ class SideTable:
             following=np.full(workers, -1, dtype=np.int64),
             served=np.zeros(workers),
         )
-
-    def copy(self) -> SideTable:
-        """An independent copy."""
-        return SideTable(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
 class _RoundTotals:
@@ -348,7 +340,6 @@ class EventLoop:
             self._begin(worker)
 
     def _mail(self, worker: int) -> Mail:
-        """How the worker's turn ends."""
         side = self.side
         return self.post.mails.get(worker) or stored_mail(
             int(self.table.partner[worker]), bool(side.overlap[worker]), bool(side.int8[worker])
@@ -414,7 +405,6 @@ class EventLoop:
         return False
 
     def met(self, worker: int, meeting: Meeting, time: float) -> None:
-        """A transfer has arrived that took so long."""
         distance = meeting.average(self.executor, worker)
         self.totals.communication[worker] += time
         sent = meeting.sent_bytes(self.message_bytes)
@@ -438,7 +428,6 @@ class EventLoop:
         return delivery.overlap
 
     def gather(self, worker: int, gathering: Gathering) -> bool:
-        """Wait for the others of the group."""
         members = self.post.waiting.setdefault(gathering.group, [])
         members.append(worker)
         self._wait(worker)
@@ -464,7 +453,6 @@ class EventLoop:
 
     @property
     def message_bytes(self) -> int:
-        """Of what a worker sends to another."""
         return round(self.message_share * self.context.model_bytes)
 
     def _part_size(self, fragment: int) -> float:
@@ -482,7 +470,6 @@ class EventLoop:
         self._pass(members, time)
 
     def _pass(self, workers: list[int], time: float) -> None:
-        """They wait for transfers that take so long."""
         self.table.phase[workers] = PASSING
         self.table.duration[workers] = time
         self.table.due[workers] = self.clock + time
@@ -522,7 +509,6 @@ class EventLoop:
     def _note_transfer(
         self, worker: int, partner: int, time: float, sent: int, distance: float = np.nan
     ) -> None:
-        """Of the record."""
         phase = TurnPhase(worker, self.clock - time, self.clock, partner)
         self.totals.phases.append(phase)
         key = (min(worker, partner), max(worker, partner))
@@ -584,8 +570,8 @@ class EventLoop:
 
     def _capture(self) -> Checkpoint:
         """A copy of all but the models, which the executor keeps."""
-        table_arrays, _ = pack("table", self.table.copy())
-        side_arrays, _ = pack("side", self.side.copy())
+        table_arrays, _ = pack("table", deepcopy(self.table))
+        side_arrays, _ = pack("side", deepcopy(self.side))
         sends = traits_of(self.algorithm).mailbox != "meet"
         post_arrays = self.post.stored() if sends else {}
         state_arrays, state_scalars = pack("state", self.planner.state)
@@ -596,18 +582,16 @@ class EventLoop:
         )
 
     def checkpoint(self) -> Checkpoint:
-        """Everything needed to resume from the last round's end, without the models."""
         return self._round_end
 
     def restore(self, saved: Checkpoint) -> None:
-        """Resume from a checkpoint."""
         self._return_to(saved)
         self._round_end = self._capture()
 
     def _return_to(self, saved: Checkpoint) -> None:
         # A copy: the table changes in place, the checkpoint must not.
-        self.table = unpack("table", EventTable, saved.arrays, saved.scalars).copy()
-        self.side = unpack("side", SideTable, saved.arrays, saved.scalars).copy()
+        self.table = deepcopy(unpack("table", EventTable, saved.arrays, saved.scalars))
+        self.side = deepcopy(unpack("side", SideTable, saved.arrays, saved.scalars))
         self.post = Post.restored(saved.arrays, self.workers)
         self.planner.state = unpack("state", type(self.planner.state), saved.arrays, saved.scalars)
         self.round_index = saved.round_index

@@ -81,11 +81,9 @@ class PendingParts(Generic[Part, Whole]):
         self._combine = combine
 
     def done(self) -> bool:
-        """Whether all parts are there."""
         return all(part.done() for part in self._parts)
 
     def result(self) -> Whole:
-        """Wait for all parts."""
         return self._combine([part.result() for part in self._parts])
 
 
@@ -127,27 +125,32 @@ class RoundExecutor(Executor, Protocol):
         """After ShardLost: go back to the last round's end."""
 
 
-class EventExecutor(Protocol):
-    """Carries out the actions of an asynchronous algorithm, one worker at a time."""
+class EventExecutor:
+    """Carries out the actions of an asynchronous algorithm, one worker at a time. This one has no
+    models, as in a replay: no asynchronous planner sees losses, norms or distances."""
 
     def snapshot(self, worker: int) -> None:
-        """Start a turn of this worker from its current model."""
+        """Start a turn of this worker: read its box, and train from its current model."""
 
     def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
         """Train the snapshots of these workers; mean losses."""
+        return dict.fromkeys(trainings, 0.0)
 
     def apply(self, worker: int) -> float:
         """Add the change that training made to the worker's current model; its norm."""
+        return 0.0
 
     def share(self, worker: int) -> float:
         """Add the change that training made to every worker's model; its norm. Of what is averaged
         plainly (statistics) everyone gets the mean: one N-th of the change."""
+        return 0.0
 
     def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
         """Set both models to their mean; the distance between them before.
 
         With int8, each moves by half of the difference as 8-bit numbers carry it.
         """
+        return float("nan")
 
     def post(self, worker: int, weights: Sequence[float]) -> None:
         """Keep the worker's message as it is now for those that it is sent to; a mass of the rule

@@ -162,7 +162,6 @@ class RoundLoop:
         return SimulatedRound(planned, steps, steps)
 
     def checkpoint(self) -> Checkpoint:
-        """Everything needed to resume from here, without the models."""
         progress = self.progress
         state_arrays, state_scalars = pack("state", self.planner.state)
         report_arrays, report_scalars = pack("reports", self.planner.last_reports)
@@ -178,7 +177,6 @@ class RoundLoop:
         )
 
     def restore(self, saved: Checkpoint) -> None:
-        """Resume from a checkpoint."""
         planner, kind = self.planner, type(self.planner.state)
         planner.state = unpack("state", kind, saved.arrays, saved.scalars)
         planner.last_reports = unpack("reports", Reports, saved.arrays, saved.scalars)

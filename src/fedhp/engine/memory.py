@@ -35,7 +35,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Everything, in memory or in the file."""
         return self.models + self.rest
 
 
@@ -110,25 +109,19 @@ def count_links(experiment: Experiment) -> int:
     """Links of the base topology, before it is built; 0 for a topology of the user's own."""
     workers, settings = experiment.workers, experiment.topology.settings
     full = workers * (workers - 1) // 2
+    # Of those with a setting for it: its name and its default.
+    degrees = {"random_regular": ("degree", 6), "base_k": ("k", 1), "small_world": ("neighbors", 4)}
     match experiment.topology.name:
-        case "full":
-            return full
-        case "random":
-            return full  # it draws among all pairs
-        case "random_regular":
-            degree: Any = settings.get("degree", 6)
-            return min(full, workers * degree // 2) if isinstance(degree, int) else full
+        case "full" | "random":
+            return full  # random draws among all pairs
         case "ring" | "star" | "grid" | "torus":
             return 2 * workers
         case "exponential" | "one_peer_exponential" | "hypercube":
             return min(full, workers * workers.bit_length())
-        case "base_k":
-            peers: Any = settings.get("k", 1)
-            rounds = 2 * workers.bit_length() + 2
-            return min(full, workers * peers * rounds // 2) if isinstance(peers, int) else full
-        case "small_world":
-            near: Any = settings.get("neighbors", 4)
-            return min(full, workers * near // 2) if isinstance(near, int) else full
+        case "random_regular" | "base_k" | "small_world" as name:
+            degree: Any = settings.get(*degrees[name])
+            rounds = 2 * workers.bit_length() + 2 if name == "base_k" else 1
+            return min(full, workers * degree * rounds // 2) if isinstance(degree, int) else full
     pairs: Any = settings.get("pairs", ())
     return len(pairs) if isinstance(pairs, list) else 0
 

@@ -19,8 +19,6 @@ from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
 from fedhp.algorithms.topology_checks import check_topology
 from fedhp.config import (
-    AttackConfig,
-    AugmentationConfig,
     ExchangeConfig,
     Experiment,
     check_origin,
@@ -87,7 +85,6 @@ class Prepared(PlanningContext):
 
     @property
     def test_images(self) -> int:
-        """How many test images are used during the run."""
         total, wanted = len(self.dataset.test_inputs), self.experiment.evaluation.images
         return total if wanted is None else min(wanted, total)
 
@@ -203,7 +200,6 @@ def _prepare(experiment: Experiment) -> Prepared:
 
 
 def _check_epoch_steps(experiment: Experiment, parts: list[IntArray]) -> None:
-    """Refuse local epochs that take too many steps on some worker."""
     training = experiment.training
     most = max(len(part) for part in parts)
     if training.local_epochs is not None and (
@@ -232,32 +228,24 @@ def stacks_by(optimizer: Optimizer, rule: Rule) -> bool:
 class ShardSpec:
     """What a shard gets of an experiment; it can be sent to another process."""
 
-    seed: int
+    experiment: Experiment
     workers: IntArray  # [n] numbers of the shard's workers, rising
-    all_workers: int  # of the run
     parts: list[IntArray]  # [n] of them: indices into the data set's training samples
     dataset: Dataset  # training samples of these workers, all test samples
     test: IntArray  # which of the test samples are used during the run
     task: Task
     layout: Layout
     stochastic: bool
-    batch_size: int
-    kernel: str  # training.kernel
     device: torch.device
     executors: int
     overlap: bool  # tests have a thread to run on while the next round trains
     scratch: Path | None  # models are memory-mapped in this folder
-    exchange: ExchangeConfig
-    max_poisoned: int  # peers that robust mixing withstands
+    exchange: ExchangeConfig  # of the experiment, or another one on a network
     rule: Rule  # of the method
     topk: int  # values of a row that topk lets through; 0: all
-    attack: AttackConfig
     attackers: tuple[int, ...]  # of all workers
-    augmentation: AugmentationConfig
-    per_class: bool = False  # test the accuracy of every class as well
     held_back: tuple[IntArray, ...] = ()  # [n] of them, like parts, or none
     optimizer: Optimizer = PLAIN_SGD
-    label_smoothing: float = 0.0
     group_average: bool = False  # workers keep what group averages need
     asynchronous: bool = False  # workers have turns
     mailbox: str = "meet"  # of asynchronous workers (Traits.mailbox)
@@ -267,7 +255,6 @@ class ShardSpec:
 def shard_spec_of(
     prepared: Prepared, workers: IntArray | None = None, *, scratch: Path | None = None
 ) -> ShardSpec:
-    """The specification of the shard with these workers, or with all."""
     experiment, dataset = prepared.experiment, prepared.dataset
     chosen = choose_images(
         dataset, images=experiment.evaluation.images, choose=experiment.evaluation.choose
@@ -283,35 +270,27 @@ def shard_spec_of(
         if type(task) is Classification:
             task = task.with_data(dataset)
     return ShardSpec(
-        seed=experiment.seed,
+        experiment=experiment,
         workers=workers,
-        all_workers=experiment.workers,
         parts=parts,
         dataset=dataset,
         test=chosen,
         task=task,
         layout=prepared.layout,
         stochastic=prepared.facts.stochastic,
-        batch_size=experiment.training.batch_size,
-        kernel=kernel_of(experiment),
         device=prepared.device,
         executors=prepared.executors,
         overlap=prepared.overlap,
         scratch=scratch,
-        per_class=bool(experiment.evaluation.per_class),
         held_back=tuple(held_back),
         optimizer=prepared.optimizer,
-        augmentation=experiment.augmentation,
-        label_smoothing=experiment.training.label_smoothing,
         group_average=traits_of(prepared.algorithm).group_average,
         asynchronous=is_asynchronous(prepared.algorithm),
         mailbox=traits_of(prepared.algorithm).mailbox,
         serves=serving_of(experiment, prepared.algorithm) != "",
         exchange=experiment.exchange,
-        max_poisoned=experiment.exchange.max_poisoned(experiment.workers),
         rule=rule_of(prepared.algorithm),
         topk=_topk_values(experiment.exchange, prepared.layout),
-        attack=experiment.attack,
         attackers=prepared.attackers,
     )
 
@@ -425,7 +404,6 @@ def experiment_data(task: Task) -> Dataset:
 
 
 def build_task(experiment: Experiment) -> Task:
-    """The task of an experiment, built-in or the user's own."""
     components.resolve(experiment.task.name, TASKS, key="task.name")
     return make_task(
         experiment.task,
@@ -486,7 +464,6 @@ def _bytes_of(dataset: Dataset) -> int:
 
 
 def cores() -> int:
-    """The cores this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

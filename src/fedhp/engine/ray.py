@@ -59,7 +59,6 @@ class ShardActor(Shard):
         super().__init__(spec)
 
     def process(self) -> int:
-        """The number of the actor's process."""
         return os.getpid()
 
     def stored_state(self, in_flight: bool) -> tuple[bool, Arrays]:
@@ -75,11 +74,9 @@ class RayResult(Generic[T]):
         self._reference = reference
 
     def done(self) -> bool:
-        """Whether it is there."""
         return self._shards.ready(self._reference)
 
     def result(self) -> T:
-        """Wait for it."""
         result: T = self._shards.wait([self._reference])[0]
         return result
 
@@ -113,7 +110,6 @@ class RayShards:
             raise
 
     def restart(self) -> None:
-        """Start all shards again, as at the start of a run."""
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = [self._start(group) for group in self.groups]
@@ -121,7 +117,6 @@ class RayShards:
         self.keep(in_flight=False)
 
     def processes(self) -> list[int]:
-        """The process of every actor, once it has started."""
         references = [actor.process.remote() for actor in self._actors]
         return [int(process) for process in self.wait(references, starting=True)]
 
@@ -132,7 +127,6 @@ class RayShards:
         /,
         **settings: Any,
     ) -> list[T]:
-        """Call a method of a part of these shards, all at once."""
         return self.wait(
             [
                 self._actors[shard].call.remote(method.__qualname__, *given, **settings)
@@ -169,7 +163,6 @@ class RayShards:
         self._kept, self._losses = [state for _, state in answers], 0
 
     def kept(self) -> list[Arrays]:
-        """The state of the last round's end."""
         states: list[Arrays] = self._ray.get(self._kept)
         return states
 
@@ -209,7 +202,6 @@ class RayShards:
             self._ray.shutdown()
 
     def ready(self, reference: Any) -> bool:
-        """Whether a result is there."""
         ready, _ = self._ray.wait([reference], timeout=0)
         return bool(ready)
 
@@ -273,7 +265,6 @@ class RayExecutor(ShardedExecutor):
 
 
 def import_ray() -> Any:
-    """Ray, or how to get it."""
     try:
         import ray
         import ray.exceptions
@@ -369,7 +360,6 @@ class _StartNotice:
         self._started = self._noticed = time.monotonic()
 
     def timed_out(self) -> bool:
-        """Whether START_TIMEOUT has passed."""
         now = time.monotonic()
         if now - self._noticed >= START_NOTICE:
             self._noticed = now

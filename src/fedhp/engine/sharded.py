@@ -113,11 +113,9 @@ class ShardedExecutor(ShardedTurns):
             self._position[group] = np.arange(len(group))
 
     def close(self) -> None:
-        """Release the shards."""
         self.shards.close()
 
     def recover(self) -> None:
-        """After ShardLost: go back to the state that was kept at the last round's end."""
         self.shards.recover()
 
     # --- synchronous rounds ----------------------------------------------------------------
@@ -131,8 +129,6 @@ class ShardedExecutor(ShardedTurns):
         present: BoolArray | None = None,
         continued: bool = False,
     ) -> Training:
-        """Run every worker's local steps; the model of an absent one does not change. continued:
-        after a group average, from the mixed models."""
         losses, update_norms = zip(
             *self._each(
                 Groups.train_on if continued else Shard.train,
@@ -154,7 +150,6 @@ class ShardedExecutor(ShardedTurns):
         return Training(loss, norms)
 
     def estimate(self, chosen: BoolArray, *, round_index: int) -> Estimates:
-        """Smoothness and gradient variance as these workers [N] measure them."""
         calls = [
             (index, (np.flatnonzero(chosen[group]).tolist(),))
             for index, group in enumerate(self.shards.groups)
@@ -173,7 +168,6 @@ class ShardedExecutor(ShardedTurns):
         return self._mix(links, mixing.matrix(), directed=mixing.directed, selected=self._nobody)
 
     def average_over_server(self, average: ServerAverage) -> Exchanged:
-        """The participants send their models, and everyone takes the mean."""
         self._deliver(average.links)
         return self._mix(
             average.lines,
@@ -184,7 +178,6 @@ class ShardedExecutor(ShardedTurns):
         )
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
-        """Every worker scores the models of its sources, and mixes the best."""
         self._deliver(mixing.links)
         selected = self._gather(
             self._each(
@@ -201,7 +194,6 @@ class ShardedExecutor(ShardedTurns):
         return self._mix(links, weights, directed=True, selected=selected)
 
     def proceed(self) -> None:
-        """The next exchange of the round begins with what the last one left."""
         self._each(Mixer.proceed)
 
     def average_groups(self, groups: Sequence[GroupAverage]) -> None:
@@ -288,7 +280,6 @@ class ShardedExecutor(ShardedTurns):
             )
 
     def advance(self) -> None:
-        """End the round: the mixed models become the models of the next one."""
         self._each(Shard.advance)
         self.shards.keep(in_flight=False)
 
@@ -296,11 +287,9 @@ class ShardedExecutor(ShardedTurns):
 
     @property
     def overlap(self) -> bool:
-        """Whether tests may run while the next round trains."""
         return self.prepared.overlap
 
     def start_tests(self, *, last: bool) -> Pending[Evaluations]:
-        """Start testing every worker's model and their mean; models must not change meanwhile."""
         mean = self._tests.mean_model()
         tests = [self._tests.start(mean, whole=False)]
         if last and self.prepared.whole_at_end:
@@ -308,7 +297,6 @@ class ShardedExecutor(ShardedTurns):
         return PendingParts(tests, lambda evaluations: Evaluations(*evaluations))
 
     def evaluate(self, *, whole: bool = False) -> Evaluation:
-        """Test every worker's model and their mean."""
         return self._tests.start(self._tests.mean_model(), whole=whole).result()
 
     # --- what a checkpoint holds -----------------------------------------------------------
@@ -324,7 +312,6 @@ class ShardedExecutor(ShardedTurns):
         }
 
     def load(self, state: Arrays) -> None:
-        """Go on from a state."""
         parts = [
             {name: rows[_rows_in(name, state, group)] for name, rows in state.items()}
             for group in self.shards.groups
@@ -515,7 +502,6 @@ class LocalShards:
         /,
         **settings: Any,
     ) -> list[T]:
-        """Call a method of a part of these shards, one after the other."""
         part = method.__qualname__.partition(".")[0]
         return [
             method(self.shards[shard].parts[part], *given, **settings) for shard, given in calls
@@ -524,11 +510,9 @@ class LocalShards:
     def start_tests(
         self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
     ) -> Pending[list[ModelScore]]:
-        """Start the tests on the shard's threads."""
         return self.shards[shard].tester.start(mean, whole=whole)
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
-        """Hand every shard the trained models it wants."""
         for shard, origins in zip(self.shards, wanted, strict=True):
             sent = [self.shards[origin].mixer.send(workers) for origin, workers in origins.items()]
             self.moved += sum(rows.nbytes for _, rows in sent)
@@ -544,7 +528,6 @@ class LocalShards:
             ]
 
     def kept(self) -> list[Arrays]:
-        """The state of the last round's end."""
         return self._kept or [shard.state() for shard in self.shards]
 
     def recover(self) -> None:
@@ -554,7 +537,6 @@ class LocalShards:
         """Objects are not lost."""
 
     def close(self) -> None:
-        """Release the threads."""
         for shard in self.shards:
             shard.close()
 

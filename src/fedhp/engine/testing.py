@@ -6,15 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedhp.config import EvaluationConfig, Experiment, UntilConfig
-from fedhp.engine.accounting import Progress, Stopwatch, TrainedRound, check_evaluation
+from fedhp.engine.accounting import Stopwatch, check_evaluation
 from fedhp.engine.executor import Evaluations, ModelTester, Pending, RoundExecutor, ShardLost
 from fedhp.errors import Interrupted
 from fedhp.types import RoundRecord
+
+if TYPE_CHECKING:
+    from fedhp.engine.loop import RoundLoop
 
 
 def is_due(evaluation: EvaluationConfig, round_index: int, *, started: float, clock: float) -> bool:
@@ -47,7 +50,6 @@ class StopCondition:
 
     @property
     def needs_tests(self) -> bool:
-        """Whether the tests of a round decide if there is another."""
         return self._until.accuracy is not None
 
     def resume(self, round_index: int, clock: float, sent: int, accuracy: float | None) -> None:
@@ -56,7 +58,6 @@ class StopCondition:
         self._check(round_index, clock, accuracy)
 
     def end(self, round_index: int, reason: str) -> None:
-        """This round was the last one, for this reason."""
         self.last_round, self.reason = round_index, reason
 
     def is_last(self, record: RoundRecord) -> bool:
@@ -108,22 +109,7 @@ def with_results(record: RoundRecord, tests: Pending[Evaluations]) -> RoundRecor
     return tested
 
 
-class TestedLoop(Protocol):
-    """A round loop whose rounds are tested."""
-
-    executor: RoundExecutor
-    tester: ModelTester | None
-    stop_condition: StopCondition
-    progress: Progress
-
-    def train(self) -> TrainedRound:
-        """Plan the next round and train; the models stay those of the last one."""
-
-    def finish(self, trained: TrainedRound) -> RoundRecord:
-        """Exchange, account, report."""
-
-
-def tested_rounds(loop: TestedLoop) -> Iterator[RoundRecord]:
+def tested_rounds(loop: RoundLoop) -> Iterator[RoundRecord]:
     """Run the rounds that are left. The tests of a round run while the next one trains: it is
     yielded when they are done. A round in which a shard is lost begins again."""
     tester, condition = loop.tester, loop.stop_condition
@@ -175,7 +161,6 @@ class RoundTests:
             self.pending = self.tester.start_tests(last=self.last)
 
     def finish(self) -> RoundRecord:
-        """Wait for the tests."""
         assert self.pending is not None
         return with_results(self.record, self.pending)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fedhp.algorithms.base import traits_of
-from fedhp.engine.executor import LocalTraining
+from fedhp.engine.executor import EventExecutor, LocalTraining
 from fedhp.engine.prepare import Prepared
 from fedhp.engine.shard.turns import ShardTurns
 from fedhp.learn.group import fragment_columns
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ShardedTurns:
-    """What the event loop asks for, one worker at a time (executor.EventExecutor)."""
+class ShardedTurns(EventExecutor):
+    """What the event loop asks for, one worker at a time."""
 
     prepared: Prepared
     shards: Shards
@@ -31,11 +31,9 @@ class ShardedTurns:
     _position: IntArray  # [N] and its row there
 
     def snapshot(self, worker: int) -> None:
-        """Start a turn of this worker: read its box, and train from its current model."""
         self._ask(worker, ShardTurns.snapshot)
 
     def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
-        """Train the snapshots of these workers; mean losses."""
         by_shard: list[dict[int, LocalTraining]] = [{} for _ in self.shards.groups]
         for worker, training in trainings.items():
             shard, position = self._find(worker)
@@ -46,11 +44,9 @@ class ShardedTurns:
         return {worker: losses[shard][position] for worker, (shard, position) in found.items()}
 
     def apply(self, worker: int) -> float:
-        """Add the change that training made to the worker's current model; its norm."""
         return self._ask(worker, ShardTurns.apply)
 
     def share(self, worker: int) -> float:
-        """Add the change that training made to every worker's model; its norm."""
         # What comes from another process may be read-only.
         change = np.array(self._ask(worker, ShardTurns.change))
         layout, shards = self.prepared.layout, range(len(self.shards.groups))
@@ -60,8 +56,6 @@ class ShardedTurns:
         return float(np.linalg.norm(change[: layout.trainable]))
 
     def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
-        """Set both models to their mean, or move them by the coded half of their difference; the
-        distance between them before."""
         mine = self._ask(worker, ShardTurns.model)
         theirs = self._ask(partner, ShardTurns.model)
         self._count_moved(worker, partner, mine.nbytes + theirs.nbytes)
@@ -75,11 +69,9 @@ class ShardedTurns:
         return self._ask(worker, ShardTurns.average, theirs)
 
     def post(self, worker: int, weights: Sequence[float]) -> None:
-        """Keep the worker's message as it is now for those that it is sent to."""
         self._ask(worker, ShardTurns.post, tuple(weights))
 
     def deliver(self, sender: int, receiver: int, *, weight: float, fragment: int) -> None:
-        """Put the sender's message, or a fragment of it, into the receiver's box."""
         columns = (0, self.prepared.layout.mixed)
         if fragment >= 0:
             fragments = traits_of(self.prepared.algorithm).fragments
@@ -89,7 +81,6 @@ class ShardedTurns:
         self._ask(receiver, ShardTurns.deliver, sender, sent, weight, columns)
 
     def average_group(self, members: Sequence[int]) -> None:
-        """Set the models of these workers to the mean of their messages."""
         places = [self._find(member) for member in members]
         rows = self.shards.map(ShardTurns.message, [(shard, (row,)) for shard, row in places])
         mean = np.add.reduce(rows) / np.float32(len(rows))
@@ -97,11 +88,9 @@ class ShardedTurns:
         self.shards.map(ShardTurns.settle, [(shard, (row, mean)) for shard, row in places])
 
     def serve(self, worker: int, factor: float) -> None:
-        """Move the model that a worker serves towards its current one by this share of the way."""
         self._ask(worker, ShardTurns.serve, factor)
 
     def keep(self) -> None:
-        """Keep the state as of now, models in flight included: it is that of a round's end."""
         self.shards.keep(in_flight=True)
 
     def _find(self, worker: int) -> tuple[int, int]:

@@ -176,7 +176,6 @@ class Exchange(ABC):
 
     @property
     def name(self) -> str:
-        """As users call it."""
         return type(self).__name__
 
     # --- links ------------------------------------------------------------------------------
@@ -316,18 +315,23 @@ class Exchange(ABC):
 # --- what is checked of numbers that an algorithm gave, with the words of a refusal -----------
 
 
-def as_array(values: Any, name: str, wanted: str) -> Any:
-    """The values as an array."""
+def check_array(
+    values: Any, name: str, wanted: str, *, shape: tuple[int, ...] | None = None, kinds: str = ""
+) -> Any:
+    """The values as an array, of this shape if it is given; kinds are numpy's letters."""
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except Exception as error:  # rows of different lengths, or an object of the user's own
         raise Unusable(f"{name} is not an array: {error}", wanted) from None
+    if shape is not None and (array.shape != shape or array.dtype.kind not in kinds):
+        raise Unusable(f"{name} is {array.dtype} of the shape {array.shape}", wanted)
+    return array
 
 
 def check_links(values: Any, name: str, workers: int) -> Any:
     """Links [E, 2] between known workers."""
     wanted = "whole numbers of the shape [links, 2]"
-    links = as_array(values, f"the links of {name}", wanted)
+    links = check_array(values, f"the links of {name}", wanted)
     if links.ndim != 2 or links.shape[1] != 2 or links.dtype.kind not in "iu":
         raise Unusable(f"the links of {name} are {links.dtype} of the shape {links.shape}", wanted)
     if links.size and (links.min() < 0 or links.max() >= workers):
@@ -339,12 +343,10 @@ def check_links(values: Any, name: str, workers: int) -> Any:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

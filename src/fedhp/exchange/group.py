@@ -24,7 +24,7 @@ from fedhp.exchange.base import (
     Part,
     SimulatedLinks,
     Unusable,
-    as_array,
+    check_array,
     is_number,
     is_whole,
     kind_of,
@@ -48,7 +48,6 @@ class _Averages(Exchange):
         return sorted(worker for group in self.groups for worker in group.participants.tolist())
 
     def check_present(self, here: BoolArray) -> None:
-        """Available participants alone."""
         missing = [worker for worker in self.required if not here[worker]]
         if missing:
             raise Unusable(
@@ -87,7 +86,6 @@ class _Averages(Exchange):
         return Exchanged(links, False, np.full(len(links), np.nan), nobody)
 
     def parts(self, workers: int) -> list[Part]:
-        """Each participant's place in its tree."""
         parts = [Part(group=GroupPart(self.groups[0]))] * workers
         for group in self.groups:
             for worker, place in group.places():
@@ -129,21 +127,15 @@ class GroupAverage(_Averages):
 
     @property
     def groups(self) -> tuple[GroupAverage, ...]:
-        """Itself."""
         return (self,)
 
     # --- checks -----------------------------------------------------------------------------
 
     def check(self, plan: Plan, workers: int) -> None:
-        """A tree of known workers, and a deadline."""
         for name, kinds in (("participants", "iu"), ("parents", "iu"), ("returning", "b")):
             wanted = "one-dimensional arrays of equal length: workers, workers, booleans"
-            column = as_array(getattr(self, name), name, wanted)
-            if column.shape != (len(self.participants),) or column.dtype.kind not in kinds:
-                raise Unusable(
-                    f"{name} of its GroupAverage is {column.dtype} of the shape {column.shape}",
-                    wanted,
-                )
+            values, whose = getattr(self, name), f"{name} of its GroupAverage"
+            check_array(values, whose, wanted, shape=(len(self.participants),), kinds=kinds)
         members = self.participants.tolist()
         if members != sorted(set(members) & set(range(workers))):
             raise Unusable(
@@ -179,7 +171,6 @@ class GroupAverage(_Averages):
     # --- carried out ------------------------------------------------------------------------
 
     def places(self) -> Iterator[tuple[int, GroupPart]]:
-        """Each participant's place in the tree."""
         for worker, parent, returning in zip(
             self.participants.tolist(), self.parents.tolist(), self.returning.tolist(), strict=True
         ):
@@ -199,7 +190,6 @@ class GroupAverage(_Averages):
     # --- time and bytes ---------------------------------------------------------------------
 
     def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
-        """Links may change meanwhile."""
         jitter = None if world.jitter is None else world.jitter.factors(self.links, event)
         if not world.follows_trace or len(self.participants) < 2:
             return self.transfer_time(world.network(clock), jitter=jitter)
@@ -295,7 +285,6 @@ class GroupAverage(_Averages):
     # --- history ----------------------------------------------------------------------------
 
     def to_facts(self) -> dict[str, Any]:
-        """All of it."""
         tree = {
             "participants": self.participants.tolist(),
             "parents": self.parents.tolist(),
@@ -310,7 +299,6 @@ class GroupAverage(_Averages):
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> GroupAverage:
-        """As to_facts() wrote it."""
         participants = np.array(facts["participants"], dtype=np.int64)
         return cls(
             participants=participants,
@@ -333,7 +321,6 @@ class DisjointGroups(_Averages):
 
     @property
     def links(self) -> IntArray:
-        """Of all trees, sorted."""
         links = self._links()
         return links[_order(links)]
 
@@ -341,7 +328,6 @@ class DisjointGroups(_Averages):
         return np.concatenate([group.links for group in self.groups])
 
     def check(self, plan: Plan, workers: int) -> None:
-        """Disjoint, and of one fragment."""
         if not isinstance(self.groups, tuple) or not self.groups:
             raise Unusable(
                 f"groups of its DisjointGroups is {self.groups!r}", "a tuple of GroupAverages"
@@ -364,7 +350,6 @@ class DisjointGroups(_Averages):
             )
 
     def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
-        """Of the slowest."""
         times = [group.lead_time_in(world, clock=clock, event=event) for group in self.groups]
         return max(time or 0.0 for time in times)
 
@@ -384,12 +369,10 @@ class DisjointGroups(_Averages):
         )
 
     def to_facts(self) -> dict[str, Any]:
-        """All of them."""
         return {"groups": [group.to_facts()["group"] for group in self.groups]}
 
     @classmethod
     def from_facts(cls, facts: Sequence[Mapping[str, Any]]) -> DisjointGroups:
-        """As to_facts() wrote it."""
         return cls(tuple(GroupAverage.from_facts(each) for each in facts))
 
 

@@ -153,7 +153,6 @@ class Meeting(Mail):
         return 2 * (int8_bytes(round(message_bytes / 4)) if self.int8 else message_bytes)
 
     def average(self, executor: TurnExecutor, worker: int) -> float:
-        """They average; the distance between them before."""
         compression = "int8" if self.int8 else "none"
         return executor.average(worker, self.partner, compression=compression)
 
@@ -171,7 +170,6 @@ class Shared(Mail):
             raise Unusable("its action is shared, and its class has a rule", "no rule")
 
     def end_steps(self, executor: TurnExecutor, worker: int) -> float:
-        """Everyone has it now."""
         return executor.share(worker)
 
     def moved(self, workers: int) -> Sequence[int]:
@@ -231,7 +229,6 @@ class Delivery(Mail):
 
     @classmethod
     def of_parts(cls, parts: Sequence[tuple[int, float, int]], *, overlap: bool) -> Delivery:
-        """The delivery with these."""
         to, weights, fragments = zip(*parts, strict=True)
         return cls(
             to=to,
@@ -321,7 +318,6 @@ def stored_mail(partner: int, overlap: bool, int8: bool) -> Mail:
 
 
 def check_action(action: Action, here: Here) -> None:
-    """Refuse what cannot be carried out."""
     if action.compression not in ("none", "int8"):
         raise Unusable(f"its compression is {action.compression!r}", "'none' or 'int8'")
     if not is_whole(action.wait) or not 0 <= action.wait < here.workers:

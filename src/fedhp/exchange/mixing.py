@@ -24,7 +24,7 @@ from fedhp.exchange.base import (
     Moment,
     Part,
     Unusable,
-    as_array,
+    check_array,
     check_links,
     is_number,
     is_whole,
@@ -63,7 +63,6 @@ class Scoring:
     symmetric: bool = False  # average in both directions with symmetric weights
 
     def check(self) -> None:
-        """Refuse numbers that cannot be used."""
         for name, count in (("keep", self.keep), ("samples", self.samples)):
             if not is_whole(count) or count < 1:
                 raise Unusable(f"{name} of its PeerScoring is {count!r}", "a whole number above 0")
@@ -92,7 +91,6 @@ class Mixing(Exchange):
 
     @property
     def in_a_row(self) -> int:
-        """As often as it is repeated."""
         return self.times
 
     def check(self, plan: Plan, workers: int) -> None:
@@ -120,7 +118,6 @@ class Mixing(Exchange):
             )
 
     def check_present(self, here: BoolArray) -> None:
-        """Links between available workers alone."""
         links = self.links
         away = np.flatnonzero(~here[links].all(axis=1))
         if len(away):
@@ -133,25 +130,21 @@ class Mixing(Exchange):
             )
 
     def check_network(self) -> None:
-        """As several in a row."""
         if self.times > 1:
             self._repeated().check_network()
 
     def carry_out(self, executor: Executor, *, round_index: int) -> Exchanged:
-        """Mix, as often as planned."""
         if self.times > 1:
             return self._repeated().carry_out(executor, round_index=round_index)
         return self.mix_once(executor, round_index=round_index)
 
     def mix_once(self, executor: Executor, *, round_index: int) -> Exchanged:
-        """By the weights."""
         return executor.mix(self, round_index=round_index)
 
     def _repeated(self) -> ExchangeSequence:
         return ExchangeSequence((replace(self, times=1),) * self.times)
 
     def parts(self, workers: int) -> list[Part]:
-        """Whose models each worker mixes, by which weights."""
         if self.times > 1:
             return self._repeated().parts(workers)
         matrix = self.matrix()
@@ -174,7 +167,6 @@ class Mixing(Exchange):
         return {}
 
     def weight_facts(self) -> list[dict[str, Any]]:
-        """Link by link."""
         weights = self.matrix().tocoo()
         links = np.stack([weights.row, weights.col], axis=1).astype(np.int64)
         between = links[:, 0] != links[:, 1]
@@ -228,15 +220,12 @@ class NeighborMixing(Mixing):
 
     @property
     def links(self) -> IntArray:
-        """Those of the topology, each once."""
         return self.topology.links
 
     def matrix(self) -> csr_array:
-        """By the rule."""
         return mixing_weights(self.topology, self.weights)
 
     def check_weights(self, workers: int) -> None:
-        """A known rule, and a graph of these workers."""
         if self.weights not in _RULES:
             raise Unusable(
                 f"its NeighborMixing has the unknown weights {self.weights!r}", ", ".join(_RULES)
@@ -291,7 +280,6 @@ class NeighborMixing(Mixing):
         return replace(self, topology=topology_from(self.topology.workers, sorted(links)))
 
     def without_links(self, avoid: Collection[Pair]) -> Exchange:
-        """With the links that work."""
         if not avoid:
             return self
         kept = np.array([(a, b) not in avoid for a, b in self.links.tolist()], dtype=np.bool_)
@@ -319,7 +307,6 @@ class NeighborMixing(Mixing):
         return self if topology is self.topology else replace(self, topology=topology)
 
     def _facts(self) -> dict[str, Any]:
-        """The links are on record."""
         return {"rule": self.weights}
 
 
@@ -332,21 +319,17 @@ class DirectedMixing(Mixing):
 
     @property
     def name(self) -> str:
-        """As users call it."""
         return "DirectedMixing" if self.score is None else "PeerScoring"
 
     @property
     def scored(self) -> bool:
-        """Whether there is a score."""
         return self.score is not None
 
     @property
     def links(self) -> IntArray:
-        """(receiver, sender)."""
         return pulls(self.sources)
 
     def matrix(self) -> csr_array:
-        """In equal parts."""
         return directed_weights(self.sources)
 
     def kept_links(self, kept: IntArray) -> IntArray:
@@ -363,10 +346,9 @@ class DirectedMixing(Mixing):
         return mixing_weights(topology_from(len(kept), pulls(kept)), "metropolis")
 
     def check_weights(self, workers: int) -> None:
-        """Other workers that are known, or -1."""
         name = "sources" if self.score is None else "candidates"
         wanted = f"whole numbers of the shape [{workers}, peers]: worker numbers, or -1 for none"
-        sources = as_array(self.sources, name, wanted)
+        sources = check_array(self.sources, name, wanted)
         if sources.ndim != 2 or len(sources) != workers or sources.dtype.kind not in "iu":
             raise Unusable(f"{name} is {sources.dtype} of the shape {sources.shape}", wanted)
         unknown = np.argwhere((sources < -1) | (sources >= workers))
@@ -412,7 +394,6 @@ class DirectedMixing(Mixing):
         return replace(self, sources=table)
 
     def mix_once(self, executor: Executor, *, round_index: int) -> Exchanged:
-        """Score and mix, or mix."""
         if self.score is None:
             return executor.mix(self, round_index=round_index)
         return executor.score(self, self.score, round_index=round_index)
@@ -434,7 +415,6 @@ class DirectedMixing(Mixing):
         return table
 
     def extra_steps(self, workers: int) -> FloatArray:
-        """Scoring costs."""
         if self.score is None:
             return np.zeros(workers)
         scored = (self.sources >= 0).sum(axis=1)
@@ -469,11 +449,9 @@ class WeightedMixing(Mixing):
     push_sum: bool = False  # as the mass of the algorithm's rule says
 
     def matrix(self) -> csr_array:
-        """As given."""
         return link_weights(self.links, self.weights, self.own_weights)
 
     def check_weights(self, workers: int) -> None:
-        """Weights that sum to 1."""
         links = check_links(self.links, "its WeightedMixing", workers)
         itself = np.flatnonzero(links[:, 0] == links[:, 1])
         if len(itself):
@@ -541,7 +519,6 @@ class WeightedMixing(Mixing):
         return self
 
     def _facts(self) -> dict[str, Any]:
-        """All of it."""
         return {
             "weighted": {
                 "links": self.links.tolist(),
@@ -553,7 +530,6 @@ class WeightedMixing(Mixing):
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> WeightedMixing:
-        """As to_facts() wrote it."""
         return cls(
             links=np.array(facts["links"], dtype=np.int64).reshape(-1, 2),
             weights=np.array(facts["weights"], dtype=np.float64),
@@ -564,11 +540,8 @@ class WeightedMixing(Mixing):
 
 def _numbers(values: Any, name: str, count: int) -> Any:
     wanted = f"{count} finite numbers"
-    weights = as_array(values, f"{name} of its WeightedMixing", wanted)
-    if weights.shape != (count,) or weights.dtype.kind != "f":
-        raise Unusable(
-            f"{name} of its WeightedMixing is {weights.dtype} of the shape {weights.shape}", wanted
-        )
+    whose = f"{name} of its WeightedMixing"
+    weights = check_array(values, whose, wanted, shape=(count,), kinds="f")
     if not np.isfinite(weights).all():
         bad = int(np.flatnonzero(~np.isfinite(weights))[0])
         raise Unusable(f"{name}[{bad}] of its WeightedMixing is {weights[bad]}", wanted)

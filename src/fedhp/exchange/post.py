@@ -31,7 +31,6 @@ class Post:
 
     @property
     def due(self) -> float:
-        """Virtual time of the next arrival."""
         return self._queue[0].due if self._queue else np.inf
 
     def plan(self, worker: int, mail: Mail, wait: int) -> None:
@@ -57,7 +56,6 @@ class Post:
             heappush(self._queue, transfer)
 
     def land(self) -> MessageTransfer:
-        """The next arrival."""
         transfer = heappop(self._queue)
         self._count(transfer.sender, transfer.receiver, -1)
         self.landed[transfer.receiver].add(transfer.sender)

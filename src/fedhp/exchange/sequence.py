@@ -24,7 +24,6 @@ class ExchangeSequence(Exchange):
 
     @property
     def links(self) -> IntArray:
-        """Of all of them, each once."""
         return self._merged([each.links for each in self.exchanges])[0]
 
     @property
@@ -34,7 +33,6 @@ class ExchangeSequence(Exchange):
 
     @property
     def in_a_row(self) -> int:
-        """The sum."""
         return sum(each.in_a_row for each in self.exchanges)
 
     def check(self, plan: Plan, workers: int) -> None:
@@ -49,7 +47,6 @@ class ExchangeSequence(Exchange):
             each.check(plan, workers)
 
     def check_present(self, here: BoolArray) -> None:
-        """As each of them."""
         for each in self.exchanges:
             each.check_present(here)
 
@@ -78,7 +75,6 @@ class ExchangeSequence(Exchange):
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int
     ) -> Exchange:
-        """Each of them."""
         return ExchangeSequence(
             tuple(
                 each.with_min_peers(available, network, least=least, round_index=round_index)
@@ -87,7 +83,6 @@ class ExchangeSequence(Exchange):
         )
 
     def without_links(self, avoid: Collection[Pair]) -> Exchange:
-        """Each of them."""
         return ExchangeSequence(tuple(each.without_links(avoid) for each in self.exchanges))
 
     def connected(
@@ -126,16 +121,13 @@ class ExchangeSequence(Exchange):
         return parts
 
     def selected(self, kept: Mapping[int, Sequence[int]], workers: int) -> IntArray:
-        """Of the one that scores."""
         tables = [each.selected(kept, workers) for each in self.exchanges]
         return max(tables, key=lambda table: table.shape[1])
 
     def extra_steps(self, workers: int) -> FloatArray:
-        """The sum."""
         return np.asarray(sum(each.extra_steps(workers) for each in self.exchanges))
 
     def communication_time(self, network: Network, workers: int) -> FloatArray:
-        """The sum."""
         return np.asarray(sum(each.communication_time(network, workers) for each in self.exchanges))
 
     def cost(self, exchanged: Exchanged, at: Moment) -> Cost:
@@ -152,7 +144,6 @@ class ExchangeSequence(Exchange):
         return Cost(seconds, sizes, communication)
 
     def to_facts(self) -> dict[str, Any]:
-        """Each of them by its weights."""
         return {"sequence": self.weight_facts()}
 
     def weight_facts(self) -> list[dict[str, Any]]:

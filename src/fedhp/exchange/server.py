@@ -16,7 +16,7 @@ import numpy as np
 
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
-from fedhp.exchange.base import Cost, Exchanged, Executor, Moment, Unusable, as_array
+from fedhp.exchange.base import Cost, Exchanged, Executor, Moment, Unusable, check_array
 from fedhp.exchange.mixing import Mixing
 from fedhp.graph import link_weights
 from fedhp.rule import Rule
@@ -36,7 +36,6 @@ class ServerAverage(Mixing):
 
     @property
     def participants(self) -> IntArray:
-        """Those with a weight, ascending."""
         return np.flatnonzero(self.weights)
 
     @property
@@ -52,7 +51,6 @@ class ServerAverage(Mixing):
         return np.stack([self.participants] * 2, axis=1)
 
     def matrix(self) -> csr_array:
-        """The same row for everyone."""
         total, links = self.weights.sum(), self.links
         shares = self.weights / total if total else np.ones_like(self.weights)
         return link_weights(links, shares[links[:, 1]], shares)
@@ -69,20 +67,13 @@ class ServerAverage(Mixing):
             )
 
     def check_weights(self, workers: int) -> None:
-        """Of known workers."""
         wanted = f"{workers} finite numbers of at least 0"
-        weights = as_array(self.weights, "weights of its ServerAverage", wanted)
-        if weights.shape != (workers,) or weights.dtype.kind != "f":
-            raise Unusable(
-                f"weights of its ServerAverage is {weights.dtype} of the shape {weights.shape}",
-                wanted,
-            )
+        name = "weights of its ServerAverage"
+        weights = check_array(self.weights, name, wanted, shape=(workers,), kinds="f")
         wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
         if len(wrong):
             worker = int(wrong[0])
-            raise Unusable(
-                f"weights of its ServerAverage holds {weights[worker]} for worker {worker}", wanted
-            )
+            raise Unusable(f"{name} holds {weights[worker]} for worker {worker}", wanted)
 
     def check(self, plan: Plan, workers: int) -> None:
         """Participants train, and nobody else does."""
@@ -104,7 +95,6 @@ class ServerAverage(Mixing):
         """Participants have steps, and nobody trains who is away."""
 
     def check_experiment(self, experiment: Experiment) -> None:
-        """A server, and a mean of whole models."""
         if experiment.world.server is None:
             raise ConfigError(
                 f"{experiment.algorithm.name!r} plans averages over a server, but there is none",
@@ -160,10 +150,8 @@ class ServerAverage(Mixing):
     # --- history ----------------------------------------------------------------------------
 
     def to_facts(self) -> dict[str, Any]:
-        """All of it."""
         return {"server": {"weights": self.weights.tolist()}}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> ServerAverage:
-        """As to_facts() wrote it."""
         return cls(np.array(facts["weights"], dtype=np.float64))

@@ -49,7 +49,6 @@ class PlanningContext:
 
 
 def momentum_of(experiment: Experiment, algorithm: Algorithm | AsyncAlgorithm) -> float:
-    """The momentum of local SGD: the algorithm's own, or that of the experiment."""
     own = traits_of(algorithm).momentum
     return experiment.training.momentum if own is None else own
 
@@ -337,30 +336,26 @@ def _check_mixes_models(experiment: Experiment, algorithm: Algorithm | AsyncAlgo
     own = f"{traits.compression}, or " if traits.compression else ""
     names = built_ins(lambda part: not part.traits.group_average and is_synchronous(part))
     mixing = f"one of {', '.join(names)}"
-    instead = {
-        "exchange.compression": f"{own}remove it, or leave this algorithm out",
-        "exchange.robust": f"choose {mixing}",
-        "attack.kind": f"set attack.kind = 'label_flip', or choose {mixing}",
-    }
-    allowed = {"attack.kind": "none or label_flip"}
-    kinds = {
-        "exchange.compression": experiment.exchange.compression,
-        "exchange.robust": experiment.exchange.robust,
-        "attack.kind": experiment.attack.kind,
-    }
-    for key, value in kinds.items():
+    instead = (
+        ("exchange.compression", f"{own}remove it, or leave this algorithm out"),
+        ("exchange.robust", f"choose {mixing}"),
+        ("attack.kind", f"set attack.kind = 'label_flip', or choose {mixing}"),
+    )
+    for key, fix in instead:
+        section, _, name = key.partition(".")
+        value = getattr(getattr(experiment, section), name)
         if value not in ("none", "label_flip"):
+            allowed = "none or label_flip" if key == "attack.kind" else "none"
             raise ConfigError(
                 f"is {value!r}, but {experiment.algorithm.name!r} does not mix models in rounds: "
                 f"{why}",
                 key=key,
-                allowed=f"{allowed.get(key, 'none')} with this algorithm",
-                fix=instead[key],
+                allowed=f"{allowed} with this algorithm",
+                fix=fix,
             )
 
 
 def federation_of(experiment: Experiment) -> Federation:
-    """The workers and their base topology, checked."""
     base, changing = topologies(
         experiment.topology.name,
         experiment.topology.settings,

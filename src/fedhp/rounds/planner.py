@@ -16,7 +16,7 @@ from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, rule_o
 from fedhp.errors import BadPlan, definition_place
 from fedhp.exchange.base import (
     Unusable,
-    as_array,
+    check_array,
     check_exchange,
     check_links,
     is_number,
@@ -117,12 +117,8 @@ def _check_plan(plan: Plan, rule: Rule, here: BoolArray) -> None:
     check_exchange(plan.exchange, plan, workers)
     _check_decision(plan.decision, workers)
     if plan.estimate is not None:
-        estimate = np.asarray(plan.estimate)
-        if estimate.shape != (workers,) or estimate.dtype != np.bool_:
-            raise Unusable(
-                f"estimate is {estimate.dtype} of the shape {estimate.shape}",
-                f"None, or booleans, one for each of the {workers} workers",
-            )
+        wanted = f"None, or booleans, one for each of the {workers} workers"
+        check_array(plan.estimate, "estimate", wanted, shape=(workers,), kinds="b")
     # What travels with the models is known before the first round: the class declares it.
     plan.exchange.check_rule(rule)
     if plan.estimate is not None and rule.acts():
@@ -148,7 +144,7 @@ def _check_work(plan: Plan, workers: int) -> None:
             )
         return
     wanted = f"whole numbers, one for each of the {workers} workers"
-    steps = as_array(plan.local_steps, "local_steps", wanted)
+    steps = check_array(plan.local_steps, "local_steps", wanted)
     if steps.dtype.kind == "f" and not np.isfinite(steps).all():
         worker = int(np.flatnonzero(~np.isfinite(steps))[0])
         raise Unusable(f"local_steps holds {steps.flat[worker]} for worker {worker}", wanted)
@@ -177,11 +173,8 @@ def _check_decision(decision: Any, workers: int) -> None:
         columns["distance"] = decision.distance
     for name, values in columns.items():
         wanted = f"numbers, one for each of the {len(links)} links of the decision"
-        column = as_array(values, f"{name} of its decision", wanted)
-        if column.shape != (len(links),) or column.dtype.kind not in "iuf":
-            raise Unusable(
-                f"{name} of its decision is {column.dtype} of the shape {column.shape}", wanted
-            )
+        whose = f"{name} of its decision"
+        check_array(values, whose, wanted, shape=(len(links),), kinds="iuf")
     verdicts = np.asarray(decision.verdicts)
     if verdicts.size and (verdicts.min() < 0 or verdicts.max() >= len(LinkVerdict)):
         bad = verdicts.max() if verdicts.max() >= len(LinkVerdict) else verdicts.min()
@@ -273,14 +266,12 @@ def first_reports(step_time: FloatArray) -> Reports:
 
 
 def rate_at(context: PlanningContext, round_index: int, clock: float) -> float:
-    """The learning rate of a round."""
     return learning_rate(
         context.learning_rate, context.experiment, round_index=round_index, clock=clock
     )
 
 
 def observe(context: PlanningContext, observed: Observed) -> Observation:
-    """What an algorithm is shown."""
     federation, horizon = context.federation, context.experiment.horizon
     return Observation(
         round_index=observed.round_index,
@@ -319,7 +310,6 @@ class Planner:
 
     @property
     def reports(self) -> Reports:
-        """Of the last round."""
         assert self.last_reports is not None
         return self.last_reports
 
@@ -353,9 +343,16 @@ class Planner:
         experiment = self.context.experiment
         plan.exchange.check_experiment(experiment)
         if experiment.exchange.robust != "none":
+            # A robust rule that drops the extremes needs enough models to drop some, and a planner
+            # that cuts links does not know that.
             present = int(observation.available.sum())
-            least = experiment.exchange.min_peers(experiment.workers, present=present)
-            plan = with_min_peers(plan, observation, least=least)
+            exchange = plan.exchange.with_min_peers(
+                observation.available,
+                observation.network,
+                least=experiment.exchange.min_peers(experiment.workers, present=present),
+                round_index=observation.round_index,
+            )
+            plan = plan if exchange is plan.exchange else replace(plan, exchange=exchange)
         return PlannedRound(after, plan, observation)
 
     def finish(self, planned: PlannedRound, measured: Measured) -> RoundRecord:
@@ -394,7 +391,6 @@ class Planner:
     # --- turns without a barrier -----------------------------------------------------------
 
     def act(self, worker: int, observed: Observed, *, turn: int) -> Action:
-        """What a worker does in its turn."""
         self.state, action = next_action(
             self.algorithm,
             self.state,
@@ -421,19 +417,6 @@ class Planner:
             rule=rule,
         )
         return _record(measured, decision, round_index=round_index, clock=clock, rate=rate)
-
-
-def with_min_peers(plan: Plan, observation: Observation, *, least: int) -> Plan:
-    """The plan with links added, the fastest first, until every present worker has at least so many
-    peers: a robust rule that drops the extremes needs enough models to drop some, and a planner
-    that cuts links does not know that."""
-    exchange = plan.exchange.with_min_peers(
-        observation.available,
-        observation.network,
-        least=least,
-        round_index=observation.round_index,
-    )
-    return plan if exchange is plan.exchange else replace(plan, exchange=exchange)
 
 
 def _record(

@@ -13,8 +13,8 @@ import pytest
 import fedhp
 from fedhp.config import Experiment, parse
 from fedhp.engine.events import EventLoop
+from fedhp.engine.executor import EventExecutor
 from fedhp.engine.prepare import prepare
-from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.errors import ConfigError, DataError, FedhpError
 from fedhp.rounds.context import planning_context
 from fedhp.world import World
@@ -215,7 +215,7 @@ def test_asynchronous_workers_wake_up_when_all_have_gone(tmp_path: Path) -> None
     }
     file = str(save(tmp_path, "a.json", times))
     experiment = settings("adpsgd", workers=2, availability_trace=file, trace_clients="first")
-    loop = EventLoop(planning_context(experiment, model_bits=1e4), ReplayEventExecutor())
+    loop = EventLoop(planning_context(experiment, model_bits=1e4), EventExecutor())
     clocks = [record.clock for record in loop.rounds()]
     assert len(clocks) == 6
     assert np.isfinite(clocks).all()

@@ -9,8 +9,8 @@ import pytest
 
 from fedhp.config import WorldConfig, parse, to_tables
 from fedhp.engine.events import EventLoop
+from fedhp.engine.executor import EventExecutor
 from fedhp.engine.loop import RoundLoop
-from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.errors import ConfigError
 from fedhp.exchange import GroupAverage
 from fedhp.rounds.context import PlanningContext, planning_context
@@ -41,7 +41,7 @@ def context(algorithm: str, **bandwidth: Any) -> PlanningContext:
 def rounds(algorithm: str, **bandwidth: Any) -> list[RoundRecord]:
     built = context(algorithm, **bandwidth)
     if algorithm == "adpsgd":
-        return list(EventLoop(built, ReplayEventExecutor()).rounds())
+        return list(EventLoop(built, EventExecutor()).rounds())
     return list(RoundLoop(built, Untrained()).rounds())
 
 

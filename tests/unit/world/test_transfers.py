@@ -12,9 +12,8 @@ import pytest
 from fedhp.algorithms import Observation
 from fedhp.config import parse, to_tables
 from fedhp.engine.events import EventLoop
-from fedhp.engine.executor import Estimates, Training
+from fedhp.engine.executor import Estimates, EventExecutor, Training
 from fedhp.engine.loop import RoundLoop
-from fedhp.engine.replay.executor import ReplayEventExecutor
 from fedhp.exchange import (
     DirectedMixing,
     Exchanged,
@@ -144,7 +143,7 @@ def test_an_asynchronous_transfer_follows_the_trace(
     form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = context("adpsgd", **form)
-    loop = EventLoop(built, ReplayEventExecutor())
+    loop = EventLoop(built, EventExecutor())
     sent: list[tuple[IntArray, IntArray, float, float]] = []
     link_time = World.link_time
 
@@ -195,7 +194,7 @@ def test_links_that_never_change_take_the_same_time(algorithm: str) -> None:
     def rounds(*, follow: bool) -> list[RoundRecord]:
         built = context(algorithm, follow=follow, low=4.0, high=4.0, sharing=True, latency=0.1)
         if algorithm == "adpsgd":
-            return list(EventLoop(built, ReplayEventExecutor()).rounds())
+            return list(EventLoop(built, EventExecutor()).rounds())
         return list(RoundLoop(built, Untrained()).rounds())
 
     for fixed, followed in zip(rounds(follow=False), rounds(follow=True), strict=True):

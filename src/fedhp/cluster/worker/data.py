@@ -214,7 +214,7 @@ def with_private_data(prepared: Prepared, spec: ShardSpec, private: PrivateData)
             fix="convert them to that shape",
         )
     targets = own.train_targets
-    attacks = int(spec.workers[0]) in spec.attackers and spec.attack.kind == "label_flip"
+    attacks = int(spec.workers[0]) in spec.attackers and spec.experiment.attack.kind == "label_flip"
     if attacks and theirs.classes is not None:
         targets = flipped_labels(targets, theirs.classes)
     inputs = own.train_inputs

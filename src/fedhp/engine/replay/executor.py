@@ -13,7 +13,7 @@ import numpy as np
 from fedhp.algorithms.base import is_synchronous
 from fedhp.engine.accounting import mean_bandwidth
 from fedhp.engine.events import EventLoop
-from fedhp.engine.executor import Estimates, LocalTraining, Training
+from fedhp.engine.executor import Estimates, EventExecutor, Training
 from fedhp.engine.loop import RoundLoop
 from fedhp.exchange import (
     DirectedMixing,
@@ -152,52 +152,11 @@ class ReplayExecutor:
         """There are no shards to lose."""
 
 
-class ReplayEventExecutor:
-    """Answers the event loop; no asynchronous planner sees losses, norms or distances."""
-
-    def snapshot(self, worker: int) -> None:
-        """There are no models."""
-
-    def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
-        """Any number will do."""
-        return dict.fromkeys(trainings, 0.0)
-
-    def apply(self, worker: int) -> float:
-        """Any number will do."""
-        return 0.0
-
-    def share(self, worker: int) -> float:
-        """Any number will do."""
-        return 0.0
-
-    def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
-        """No distance is known."""
-        return float("nan")
-
-    def post(self, worker: int, weights: Sequence[float]) -> None:
-        """There are no models."""
-
-    def deliver(self, sender: int, receiver: int, *, weight: float, fragment: int) -> None:
-        """There are no models."""
-
-    def average_group(self, members: Sequence[int]) -> None:
-        """There are no models."""
-
-    def serve(self, worker: int, factor: float) -> None:
-        """There are no models."""
-
-    def keep(self) -> None:
-        """There are no models."""
-
-    def recover(self) -> None:
-        """There are no shards to lose."""
-
-
 def replay_loop(executor: ReplayExecutor) -> RoundLoop | EventLoop:
     """The loop of an executor's planner."""
     if is_synchronous(executor.context.algorithm):
         return RoundLoop(executor.context, executor)
-    return EventLoop(executor.context, ReplayEventExecutor())
+    return EventLoop(executor.context, EventExecutor())
 
 
 def _rows(owner: IntArray, peers: IntArray, *, workers: int) -> IntArray:

@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhp.config import AttackConfig, ExchangeConfig
+from fedhp.engine.prepare import ShardSpec
 from fedhp.errors import Diverged
 from fedhp.learn.attack import ON_MODELS, poisoned
-from fedhp.learn.params import Layout
 from fedhp.learn.quantize import all_finite, as_received
 from fedhp.learn.topk import add_delta, is_kept, largest_changes, topk_count
 from fedhp.record.tensors import Arrays
@@ -30,23 +29,14 @@ WHOLE = -1  # in place of the number of values of a delta: the whole model was s
 class Arrivals:
     """The models of one round as they are sent and as they arrive."""
 
-    def __init__(
-        self,
-        exchange: ExchangeConfig,
-        attack: AttackConfig,
-        *,
-        attackers: tuple[int, ...],
-        layout: Layout,
-        seed: int,
-        per_link: bool = False,
-    ) -> None:
-        self._compression = exchange.compression
-        self._per_link = per_link  # messages come whole, and the last ones are always kept
-        self._count = 0 if per_link else topk_count(exchange.topk_share, layout.mixed)
-        self._attack = attack
-        self._attackers = frozenset(attackers) if attack.kind in ON_MODELS else frozenset()
-        self._layout = layout
-        self._seed = seed
+    def __init__(self, spec: ShardSpec) -> None:
+        self._spec, self._layout, self._compression = spec, spec.layout, spec.exchange.compression
+        self._per_link = spec.rule.per_link()  # messages come whole, the last ones are always kept
+        count = topk_count(spec.exchange.topk_share, spec.layout.mixed)
+        self._count = 0 if self._per_link else count
+        self._attackers = frozenset(
+            spec.attackers if spec.experiment.attack.kind in ON_MODELS else ()
+        )
         self.round_index = 0
         self._sent: dict[int, Tensor] = {}
         # By reader and sender: the copy, and the round in which it was made.
@@ -77,9 +67,9 @@ class Arrivals:
             return values
         return poisoned(
             values,
-            self._attack,
+            self._spec.experiment.attack,
             trainable=self._layout.trainable,
-            seed=self._seed,
+            seed=self._spec.experiment.seed,
             worker=worker,
             round_index=self.round_index,
         )
@@ -148,7 +138,6 @@ class Arrivals:
         }
 
     def load(self, state: Arrays, device: torch.device) -> None:
-        """Take over copies."""
         self.begin(self.round_index)
         if not self.by_reader:
             return

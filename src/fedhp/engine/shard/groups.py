@@ -30,12 +30,10 @@ class Groups:
         self._new_consensus = {}
 
     def contributions(self, workers: IntArray, columns: Columns) -> Contributions:
-        """What these workers bring into a group average: their models at the start of the round."""
         rows = [self.rows.index[worker] for worker in workers.tolist()]
         return self.state.contributions(self.rows.models, rows, columns)
 
     def root_rows(self, worker: int, columns: Columns) -> RootRows:
-        """What a worker knows as the root of a group average."""
         return self.state.root_rows(self.rows.index[worker], columns)
 
     def adopt(self, updates: Sequence[GroupUpdate], columns: Columns) -> None:

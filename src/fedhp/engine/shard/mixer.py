@@ -33,14 +33,7 @@ class Mixer:
     def __init__(self, rows: Rows) -> None:
         spec = rows.spec
         self.rows, self.spec, self.layout = rows, spec, spec.layout
-        self.arrivals = Arrivals(
-            spec.exchange,
-            spec.attack,
-            attackers=spec.attackers,
-            layout=spec.layout,
-            seed=spec.seed,
-            per_link=spec.rule.per_link(),
-        )
+        self.arrivals = Arrivals(spec)
         self._per_link = spec.rule.per_link()
         self.acts = spec.rule.acts()  # whether something else than the trained models travels
         self.changes_models = self.arrivals.changes_models
@@ -49,7 +42,6 @@ class Mixer:
         self._away: list[int] = []  # rows that keep their bits this round
 
     def begin(self, round_index: int) -> None:
-        """Forget what was sent in another round, or in another try of this one."""
         self._foreign, self._messages = {}, {}
         if self.changes_models:
             self.arrivals.begin(round_index)
@@ -91,7 +83,7 @@ class Mixer:
         """The best-scored candidates [n, M] of every worker, [n, keep]."""
         own_samples = []
         for worker, part in zip(self.rows.workers, self.spec.parts, strict=True):
-            rng = generator(self.spec.seed, Purpose.SCORING, worker, round_index)
+            rng = generator(self.spec.experiment.seed, Purpose.SCORING, worker, round_index)
             own_samples.append(self.rows.take(part[rng.integers(len(part), size=samples)]))
         with self.rows.threads.replica() as replica:
             losses = score_peers(
@@ -150,11 +142,9 @@ class Mixer:
         self.arrivals.begin(self.arrivals.round_index)
 
     def delta_counts(self) -> IntArray:
-        """What topk sent to this shard's workers: reader, sender, number of values, [P, 3]."""
         return self.arrivals.delta_counts()
 
     def _mix_in_order(self, links: IntArray, weights: csr_array) -> FloatArray:
-        """Measure and mix in the order of the workers' numbers."""
         trainable = slice(self.layout.trainable)
         measured = np.array(
             [distance(self._row(a)[trainable], self._row(b)[trainable]) for a, b in links]
@@ -204,6 +194,7 @@ class Mixer:
         """Mix by a rule that withstands poisoned models; peers are those with a weight, by row."""
         layout, mixed, workers = self.layout, self.rows.mixed, self.rows.workers
         starts, settings = weights.indptr.tolist(), self.spec.exchange
+        poisoned = settings.max_poisoned(self.spec.experiment.workers)
         received = [
             [self._received(worker, peer) for peer in its_peers if peer != worker]
             for worker, its_peers in zip(workers, peers, strict=True)
@@ -219,7 +210,7 @@ class Mixer:
                 [float(share) for share in shares.values()],
                 own_weight,
                 rule=settings.robust,
-                poisoned=self.spec.max_poisoned,
+                poisoned=poisoned,
                 clip=settings.clip,
                 radius=settings.radius,
             )
@@ -264,10 +255,8 @@ class Mixer:
         """The new model of each worker, from the last messages of all that it has heard."""
         rows, starts = self.rows, weights.indptr.tolist()
         for row, worker in enumerate(rows.workers):
-            one, peers = (
-                slice(row, row + 1),
-                weights.indices[starts[row] : starts[row + 1]].tolist(),
-            )
+            one = slice(row, row + 1)
+            peers = weights.indices[starts[row] : starts[row + 1]].tolist()
             receive_from(
                 self.spec.rule,
                 self.layout,
@@ -279,7 +268,6 @@ class Mixer:
             )
 
     def _step_of(self, row: int) -> Step:
-        """What the rule knows of the round of one worker."""
         return replace(self.rows.step, local_steps=self.rows.step.local_steps[row : row + 1])
 
     def _as_seen(self, peer: int, row: int) -> tuple[Tensor, Tensor]:

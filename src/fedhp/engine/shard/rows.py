@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedhp.engine.prepare import ShardSpec, stacks_by
+from fedhp.engine.prepare import ShardSpec, kernel_of, stacks_by
 from fedhp.engine.shard.threads import ShardThreads
 from fedhp.learn.local import Samples
 from fedhp.learn.params import STATE_RESET, matrix, row_of
@@ -33,9 +33,9 @@ class Rows:
         self.index = {worker: row for row, worker in enumerate(self.workers)}
         torch.set_num_threads(1)
         device, task = spec.device, spec.task
-        initial = initial_model(task, spec.seed)
+        initial = initial_model(task, spec.experiment.seed)
         row, counters = row_of(initial, self.layout)
-        stacks = spec.kernel == "auto" and stacks_by(spec.optimizer, spec.rule)
+        stacks = kernel_of(spec.experiment) == "auto" and stacks_by(spec.optimizer, spec.rule)
         self.stack = dense_stack(task, initial, self.layout) if stacks else None
         self.initial = row.to(device)
         self.models, self.after, self.mixed = (self.matrix(self.layout.width) for _ in range(3))
@@ -52,8 +52,11 @@ class Rows:
     def step_of(self, local_steps: Sequence[int], *, round_index: int, rate: float) -> Step:
         """What the rule knows of a round; local_steps [n]."""
         steps = torch.tensor(local_steps, device=self.models.device).clamp(min=1)
-        compress = partial(largest_of_rows, count=self.spec.topk)
-        return Step(round_index, rate, steps.float()[:, None], compress, self.spec.all_workers)
+        compress, everyone = (
+            partial(largest_of_rows, count=self.spec.topk),
+            self.spec.experiment.workers,
+        )
+        return Step(round_index, rate, steps.float()[:, None], compress, everyone)
 
     def own(self, worker: int) -> Tensor:
         """The trained model of a worker of this shard, the part that travels."""

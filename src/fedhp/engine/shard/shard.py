@@ -53,7 +53,6 @@ class Shard:
         return getattr(self.parts[part], name)(*args, **kwargs)
 
     def close(self) -> None:
-        """Release the threads."""
         self.rows.threads.close()
 
     def train(
@@ -86,7 +85,6 @@ class Shard:
         return loss, np.where(local_steps > 0, norms, np.nan)
 
     def advance(self) -> None:
-        """The mixed models become the models of the next round."""
         if self.groups is not None:
             self.groups.state.commit()
         if self.mixer.changes_models:
@@ -106,7 +104,6 @@ class Shard:
         return {**arrays, **self.mixer.arrivals.state(), **boxes}
 
     def load(self, state: Arrays) -> None:
-        """Take over a state."""
         targets = self._targets()
         if self.groups is not None:
             self.groups.state.give_up()
@@ -117,7 +114,6 @@ class Shard:
                 targets[name].copy_(torch.from_numpy(np.array(array)))
 
     def _targets(self) -> dict[str, Tensor]:
-        """What a state holds of every worker, by name."""
         rows = self.rows
         targets = {
             "models": rows.models,

@@ -31,6 +31,7 @@ class Tester:
     def __init__(self, rows: Rows, turns: ShardTurns, groups: Groups | None) -> None:
         self.rows, self.spec = rows, rows.spec
         self._turns, self._groups = turns, groups
+        self._per_class = bool(self.spec.experiment.evaluation.per_class)
         device, dataset = self.spec.device, self.spec.dataset
         self._whole = Samples.on(dataset.test_inputs, dataset.test_targets, device)
         chosen = torch.from_numpy(self.spec.test).to(device)
@@ -88,7 +89,7 @@ class Tester:
                 # The mean model has no counters; evaluation does not read them.
                 replica.bind(rows[index], counters[min(index, len(counters) - 1)])
                 spec, stop = self.spec, self.rows.stop
-                tested = score(replica, spec.task, test, stop=stop, per_class=spec.per_class)
+                tested = score(replica, spec.task, test, stop=stop, per_class=self._per_class)
                 if len(held[index]):
                     samples = self.rows.samples
                     own = Samples(*samples.take(self.rows.take(held[index])))
@@ -106,7 +107,7 @@ class Tester:
             check(self.rows.stop)
             outputs.append(stack.outputs(stacked, batch))
         by_model = torch.cat(outputs, dim=1)
-        task, per_class = self.spec.task, self.spec.per_class
+        task, per_class = self.spec.task, self._per_class
         scores = [score_outputs(task, out, test.targets, per_class=per_class) for out in by_model]
         for index, own in enumerate(held):
             if len(own):

@@ -29,14 +29,13 @@ class ShardThreads:
         threads = self.count + spec.overlap
         self._replicas: queue.SimpleQueue[Replica] = queue.SimpleQueue()
         for _ in range(threads):
-            module = initial_model(spec.task, spec.seed).to(spec.device)
+            module = initial_model(spec.task, spec.experiment.seed).to(spec.device)
             self._replicas.put(Replica(module, spec.layout, forward_of(module, example)))
         self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         # A job per item, results in their order; with one executor, in this thread.
         self.map: Map = self._pool.map if self.count > 1 else map
 
     def close(self) -> None:
-        """Release the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     @contextlib.contextmanager

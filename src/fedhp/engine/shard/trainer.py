@@ -32,6 +32,7 @@ class Trainer:
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.spec = rows, rows.spec
+        self._training, self._seed = self.spec.experiment.training, self.spec.experiment.seed
         self._steers = rows.spec.rule.steers()
         velocity = rows.layout.columns(VELOCITY)
         self._velocity = 0 if velocity is None else velocity.start  # its first column
@@ -99,7 +100,6 @@ class Trainer:
         return steps, loss
 
     def estimate(self, chosen: Sequence[int], *, round_index: int) -> Estimates:
-        """Smoothness, gradient variance and starting loss of the workers in these rows."""
         estimates: dict[int, Estimate] = {}
         if chosen and self._stack is not None:
             estimates = self._estimate_stacked(self._stack, list(chosen), round_index)
@@ -140,7 +140,7 @@ class Trainer:
                 stop=self.rows.stop,
                 optimizer=self.spec.optimizer,
                 augment=self._augmenter(row, training),
-                label_smoothing=self.spec.label_smoothing,
+                label_smoothing=self._training.label_smoothing,
                 steer=self._steering([training]) if self._steers else None,
             )
 
@@ -163,7 +163,6 @@ class Trainer:
         target: Tensor,
         drawn: list[tuple[int, Tensor]],
     ) -> dict[int, float]:
-        """The rows of a chunk with their batches."""
         rows, batches = map(list, zip(*drawn, strict=True))
         assert self._stack is not None
         losses = self._stack.train(
@@ -175,15 +174,19 @@ class Trainer:
             stop=self.rows.stop,
             optimizer=self.spec.optimizer,
             velocity=self._velocity,
-            label_smoothing=self.spec.label_smoothing,
+            label_smoothing=self._training.label_smoothing,
             steer=self._steering([trainings[row] for row in rows]) if self._steers else None,
         )
         return dict(zip(rows, losses.tolist(), strict=True))
 
     def _drawing(self, row: int, training: LocalTraining) -> Callable[[int], IntArray]:
         """Draws the next batches of a worker's training, [batches, batch]."""
-        part, size, column = self.spec.parts[row], self.spec.batch_size, self.spec.layout.position
-        seed, worker = self.spec.seed, self.rows.workers[row]
+        part, size, column = (
+            self.spec.parts[row],
+            self._training.batch_size,
+            self.spec.layout.position,
+        )
+        seed, worker = self._seed, self.rows.workers[row]
         if column is None:
             rng = generator(seed, Purpose.BATCHES, worker, *_batch_keys(training))
             return lambda batches: part[rng.integers(len(part), size=(batches, size))]
@@ -198,11 +201,11 @@ class Trainer:
         return draw
 
     def _augmenter(self, row: int, training: LocalTraining) -> Augmenter | None:
-        settings, worker = self.spec.augmentation, self.rows.workers[row]
+        settings, worker = self.spec.experiment.augmentation, self.rows.workers[row]
         if not settings.active:
             return None
         keys = _batch_keys(training)
-        return Augmenter(settings, generator(self.spec.seed, Purpose.AUGMENTATION, worker, *keys))
+        return Augmenter(settings, generator(self._seed, Purpose.AUGMENTATION, worker, *keys))
 
     def _estimate_stacked(
         self, stack: DenseStack, chosen: list[int], round_index: int
@@ -241,8 +244,8 @@ class Trainer:
 
     def _probe(self, row: int, round_index: int) -> Tensor:
         """Random minibatches of a worker's own samples, [PROBE_BATCHES, batch]."""
-        part, size = self.spec.parts[row], (PROBE_BATCHES, self.spec.batch_size)
-        rng = generator(self.spec.seed, Purpose.PROBE, self.rows.workers[row], round_index)
+        part, size = self.spec.parts[row], (PROBE_BATCHES, self._training.batch_size)
+        rng = generator(self._seed, Purpose.PROBE, self.rows.workers[row], round_index)
         return self.rows.take(part[rng.integers(len(part), size=size)])
 
     @contextlib.contextmanager
@@ -253,7 +256,7 @@ class Trainer:
             return
         with torch.random.fork_rng():
             worker = self.rows.workers[row]
-            seed = number(self.spec.seed, Purpose.MODULE_NOISE, purpose, worker, *keys)
+            seed = number(self._seed, Purpose.MODULE_NOISE, purpose, worker, *keys)
             torch.default_generator.manual_seed(seed)
             if torch.cuda.is_available():
                 torch.cuda.manual_seed_all(seed)

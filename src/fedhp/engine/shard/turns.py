@@ -86,7 +86,6 @@ class ShardTurns:
         return losses
 
     def apply(self, row: int) -> float:
-        """Add the change to the worker's current model; its norm."""
         rows = self.rows
         start = rows.models[row].clone() if self._sends else None
         self._end(row, slice(self._own_columns))
@@ -112,7 +111,6 @@ class ShardTurns:
         self.rows.reset_state(self.rows.models, range(len(self.rows.workers)))
 
     def model(self, row: int) -> NDArray[np.float32]:
-        """The part of a worker's current model that travels."""
         return self.rows.models[row, : self.layout.mixed].cpu().numpy().copy()
 
     def average(self, row: int, other: NDArray[np.float32]) -> float:
@@ -134,7 +132,6 @@ class ShardTurns:
     # --- messages --------------------------------------------------------------------------
 
     def message(self, row: int) -> NDArray[np.float32]:
-        """What a worker sends after its steps."""
         source = self.rows.mixed if self._sends else self.rows.models
         return source[row, : self.layout.mixed].cpu().numpy().copy()
 
@@ -167,11 +164,8 @@ class ShardTurns:
         weight: float,
         columns: tuple[int, int],
     ) -> None:
-        """A message arrives in a worker's box."""
-        box, content = (
-            self._boxes[row],
-            torch.from_numpy(np.array(sent)).to(self.rows.models.device),
-        )
+        box = self._boxes[row]
+        content = torch.from_numpy(np.array(sent)).to(self.rows.models.device)
         if self._box == "sum":
             key = (-1, *columns)
             box[key] = (box[key][0] + content if key in box else content, 1.0)
@@ -195,7 +189,6 @@ class ShardTurns:
         }
 
     def load(self, state: Arrays) -> None:
-        """Take over boxes."""
         if self._outbox is None:
             return
         self._boxes, start = [{} for _ in self.rows.workers], 0
@@ -250,7 +243,6 @@ class ShardTurns:
         self._turns[row, 3] = 0.0
 
     def _step(self, row: int) -> Step:
-        """What the rule knows of the worker's last turn."""
         key, steps, rate, _ = self._turns[row].tolist()
         return self.rows.step_of([int(steps)], round_index=int(key), rate=rate)
 
