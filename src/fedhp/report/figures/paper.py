@@ -22,8 +22,15 @@ from fedhp.record.reader import target_key
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.judging import FILL, is_papers_own
 from fedhp.report.claims.paper import PEAK, QUICKEST, WAITING
-from fedhp.report.claims.questions import FEDHP, steps_of
-from fedhp.report.claims.runs import Number, SuiteRuns, final_accuracy, time_to, waiting_time
+from fedhp.report.claims.questions import steps_of
+from fedhp.report.claims.runs import (
+    FEDHP,
+    Number,
+    SuiteRuns,
+    final_accuracy,
+    time_to,
+    waiting_time,
+)
 from fedhp.report.figures.comparison import curve_handles, over_time, waiting_bars
 from fedhp.report.figures.style import (
     FAINT,
