@@ -7,6 +7,7 @@ distances are those of the same round of the record, whatever the plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -83,15 +84,11 @@ class ReplayExecutor:
 
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """As planned."""
-        self.drew_peers = True
-        nobody = np.empty((self.workers, 0), dtype=np.int64)
-        return self._measured_over(mixing.links, nobody, round_index, directed=mixing.directed)
+        return self._measured_over(mixing.links, round_index, directed=mixing.directed)
 
     def average_over_server(self, average: ServerAverage) -> Exchanged:
         """As planned."""
-        self.drew_peers = True
-        nobody = np.empty((self.workers, 0), dtype=np.int64)
-        return self._measured_over(average.lines, nobody, 0, directed=True)
+        return self._measured_over(average.lines, 0, directed=True)
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
         """With the peers that were kept, where the record says how often."""
@@ -99,7 +96,7 @@ class ReplayExecutor:
         links = mixing.kept_links(selected)
         if scoring.symmetric and self.kept is not None:
             links, _ = self._measured.transfers(round_index)
-        return self._measured_over(links, selected, round_index, directed=True)
+        return self._measured_over(links, round_index, directed=True, selected=selected)
 
     def average_groups(self, groups: Sequence[GroupAverage]) -> None:
         """There are no models."""
@@ -107,9 +104,19 @@ class ReplayExecutor:
     def proceed(self) -> None:
         """There are no models."""
 
+    advance = recover = proceed
+
     def _measured_over(
-        self, links: IntArray, selected: IntArray, round_index: int, *, directed: bool
+        self,
+        links: IntArray,
+        round_index: int,
+        *,
+        directed: bool,
+        selected: IntArray | None = None,
     ) -> Exchanged:
+        if selected is None:
+            self.drew_peers = True
+            selected = np.empty((self.workers, 0), dtype=np.int64)
         distance, measured = self._distances.of(links, round_index)
         self.links_asked += len(links)
         self.links_measured += int(measured.sum())
@@ -145,18 +152,9 @@ class ReplayExecutor:
         now = self.kept >= round_index
         return _rows(owner[now], peers[now], workers=len(start) - 1)
 
-    def advance(self) -> None:
-        """There are no models."""
-
-    def recover(self) -> None:
-        """There are no shards to lose."""
-
 
 class ReplayEventExecutor:
     """Answers the event loop; no asynchronous planner sees losses, norms or distances."""
-
-    def snapshot(self, worker: int) -> None:
-        """There are no models."""
 
     def train_snapshots(self, trainings: dict[int, LocalTraining]) -> dict[int, float]:
         """Any number will do."""
@@ -166,35 +164,19 @@ class ReplayEventExecutor:
         """Any number will do."""
         return 0.0
 
-    def share(self, worker: int) -> float:
-        """Any number will do."""
-        return 0.0
+    share = apply
 
     def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
         """No distance is known."""
         return float("nan")
 
-    def post(self, worker: int, weights: Sequence[float]) -> None:
+    def _nothing(self, *which: Any, **how: Any) -> None:
         """There are no models."""
 
-    def deliver(self, sender: int, receiver: int, *, weight: float, fragment: int) -> None:
-        """There are no models."""
-
-    def average_group(self, members: Sequence[int]) -> None:
-        """There are no models."""
-
-    def serve(self, worker: int, factor: float) -> None:
-        """There are no models."""
-
-    def keep(self) -> None:
-        """There are no models."""
-
-    def recover(self) -> None:
-        """There are no shards to lose."""
+    snapshot = post = deliver = average_group = serve = keep = recover = _nothing
 
 
 def replay_loop(executor: ReplayExecutor) -> RoundLoop | EventLoop:
-    """The loop of an executor's planner."""
     if is_synchronous(executor.context.algorithm):
         return RoundLoop(executor.context, executor)
     return EventLoop(executor.context, ReplayEventExecutor())
