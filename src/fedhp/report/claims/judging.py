@@ -246,8 +246,6 @@ def on_set(choose: ChooseSet, measure: Measure, *, both_variants: bool = True) -
 
 
 def on_all(names: Sequence[str], measure: Measure) -> JudgeClaim:
-    """Judge on several of the paper's data sets together."""
-
     def judge_claim(runs: SuiteRuns, suite: Suite) -> Verdict:
         fill, opt = (
             merge([(n, _measure_on(set_for(n), measure, runs, suite, fedhp)) for n in names])
@@ -332,7 +330,6 @@ def verdict_rows(judged_claims: Sequence[JudgedClaim]) -> tuple[list[str], list[
 
 
 def claims_markdown(judged_claims: Sequence[JudgedClaim]) -> str:
-    """A Markdown table with the count above it."""
     header, rows = verdict_rows(judged_claims)
     marked = [[f"**{c}**" if c in (HOLDS, FAILS) else c for c in row] for row in rows]
     first, *lines = (

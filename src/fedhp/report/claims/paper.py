@@ -53,25 +53,16 @@ def paper_verdicts(suite: Suite, runs: SuiteRuns) -> list[JudgedClaim]:
 
 
 def paper_claims() -> list[Claim]:
-    """All claims, figure by figure."""
     claims = [*_steps(), *_iid(), *_skewed(), *_waiting(), *_every_set(), *_abstract()]
     return sorted(claims, key=lambda claim: (claim.figure == ABSTRACT, claim.figure))
 
 
 def _steps() -> Iterator[Claim]:
+    accuracy = f"accuracy falls with more than {PEAK} local steps"
+    time = f"completion time falls with up to {QUICKEST} local steps"
     for name, text, paper, measure in (
-        (
-            "accuracy",
-            f"accuracy falls with more than {PEAK} local steps",
-            f"falls for tau > {PEAK}",
-            ask.accuracy_falls_beyond(PEAK),
-        ),
-        (
-            "time",
-            f"completion time falls with up to {QUICKEST} local steps",
-            f"falls for tau < {QUICKEST}",
-            ask.time_falls_until(QUICKEST),
-        ),
+        ("accuracy", accuracy, f"falls for tau > {PEAK}", ask.accuracy_falls_beyond(PEAK)),
+        ("time", time, f"falls for tau < {QUICKEST}", ask.time_falls_until(QUICKEST)),
     ):
         judge = on_set(set_for(CIFAR), measure, both_variants=False)
         yield Claim(f"{ask.STEPS_FIGURE}-{name}", ask.STEPS_FIGURE, text, paper, judge)
