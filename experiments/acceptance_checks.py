@@ -14,8 +14,9 @@ import numpy as np
 
 from fedhp.report.claims.acceptance import SKEWED, TUNED
 from fedhp.report.claims.judging import FILL, passes
-from fedhp.report.claims.questions import FEDHP, RIVALS
+from fedhp.report.claims.questions import RIVALS
 from fedhp.report.claims.runs import (
+    FEDHP,
     SHARE,
     TIMES,
     SuiteRuns,

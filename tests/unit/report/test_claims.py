@@ -46,7 +46,7 @@ def test_a_number_is_judged_by_direction_and_size(
     found = judge(Sample(tuple(values)), PERCENT, bar=0.56)
     assert (found.status, found.direction) == (status, direction)
     assert words in found.why
-    assert found.lines[-1].endswith(f"{len(values)} seed" + "s" * (len(values) > 1))
+    assert found.ours_lines[-1].endswith(f"{len(values)} seed" + "s" * (len(values) > 1))
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,11 @@ class ReplayExecutor:
 
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """As planned."""
-        self.drew_peers = True
-        nobody = np.empty((self.workers, 0), dtype=np.int64)
-        return self._measured_over(mixing.links, nobody, round_index, directed=mixing.directed)
+        return self._measured_over(mixing.links, round_index, directed=mixing.directed)
 
     def average_over_server(self, average: ServerAverage) -> Exchanged:
         """As planned."""
-        self.drew_peers = True
-        nobody = np.empty((self.workers, 0), dtype=np.int64)
-        return self._measured_over(average.lines, nobody, 0, directed=True)
+        return self._measured_over(average.lines, 0, directed=True)
 
     def score(self, mixing: DirectedMixing, scoring: Scoring, *, round_index: int) -> Exchanged:
         """With the peers that were kept, where the record says how often."""
@@ -99,7 +95,7 @@ class ReplayExecutor:
         links = mixing.kept_links(selected)
         if scoring.symmetric and self.kept is not None:
             links, _ = self._measured.transfers(round_index)
-        return self._measured_over(links, selected, round_index, directed=True)
+        return self._measured_over(links, round_index, directed=True, selected=selected)
 
     def average_groups(self, groups: Sequence[GroupAverage]) -> None:
         """There are no models."""
@@ -107,9 +103,19 @@ class ReplayExecutor:
     def proceed(self) -> None:
         """There are no models."""
 
+    advance = recover = proceed
+
     def _measured_over(
-        self, links: IntArray, selected: IntArray, round_index: int, *, directed: bool
+        self,
+        links: IntArray,
+        round_index: int,
+        *,
+        directed: bool,
+        selected: IntArray | None = None,
     ) -> Exchanged:
+        if selected is None:
+            self.drew_peers = True
+            selected = np.empty((self.workers, 0), dtype=np.int64)
         distance, measured = self._distances.of(links, round_index)
         self.links_asked += len(links)
         self.links_measured += int(measured.sum())
@@ -145,15 +151,8 @@ class ReplayExecutor:
         now = self.kept >= round_index
         return _rows(owner[now], peers[now], workers=len(start) - 1)
 
-    def advance(self) -> None:
-        """There are no models."""
-
-    def recover(self) -> None:
-        """There are no shards to lose."""
-
 
 def replay_loop(executor: ReplayExecutor) -> RoundLoop | EventLoop:
-    """The loop of an executor's planner."""
     if is_synchronous(executor.context.algorithm):
         return RoundLoop(executor.context, executor)
     return EventLoop(executor.context, EventExecutor())

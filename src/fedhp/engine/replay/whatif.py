@@ -36,26 +36,14 @@ ALLOWED = (
 _TRAINS = "other models would be trained, and the measurements of these would not apply"
 _NO_EFFECT = "it changes no plan and no time"
 REFUSED = {
-    "data": _TRAINS,
-    "augmentation": _TRAINS,
-    "exchange": _TRAINS,
-    "attack": _TRAINS,
-    "model": _TRAINS,
-    "task": _TRAINS,
-    "training": _TRAINS,
-    "algorithm.learning_rate": _TRAINS,
+    **dict.fromkeys(("data", "augmentation", "exchange", "attack", "model", "task"), _TRAINS),
+    **dict.fromkeys(("training", "algorithm.learning_rate"), _TRAINS),
+    **dict.fromkeys(("rounds", "horizon"), "a replay has the rounds of the record"),
+    **dict.fromkeys(("device", "engine", "executors", "memory"), _NO_EFFECT),
+    **dict.fromkeys(("ray", "checkpoint", "compare"), _NO_EFFECT),
     "seed": "another seed is another world with other models, which are not in the record",
     "workers": "the record has no measurements of other workers",
-    "rounds": "a replay has the rounds of the record",
-    "horizon": "a replay has the rounds of the record",
     "evaluation": "nothing is trained, so there is nothing to test",
-    "device": _NO_EFFECT,
-    "engine": _NO_EFFECT,
-    "executors": _NO_EFFECT,
-    "memory": _NO_EFFECT,
-    "ray": _NO_EFFECT,
-    "checkpoint": _NO_EFFECT,
-    "compare": _NO_EFFECT,
 }
 # recorded: the same as the record. exact: the times of a real run with this planner. assumed:
 # plans rest on measurements of the recorded models, where a real run would have its own.
@@ -64,7 +52,8 @@ Sure = Literal["recorded", "exact", "assumed"]
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """The rounds of one planner, and what they rest on."""
+    """The rounds of one planner, and what they rest on. Times are in s; means are over the rounds,
+    and over the workers where these have numbers of their own."""
 
     planner: str
     rounds: Rounds
@@ -73,27 +62,22 @@ class ReplayOutcome:
 
     @property
     def round_time(self) -> float:
-        """Mean over the rounds, s."""
         return float(self.rounds.round_time.mean())
 
     @property
     def mean_waiting_time(self) -> float:
-        """Mean over workers and rounds, s."""
         return float(self.rounds.waiting_time.mean())
 
     @property
     def mean_local_steps(self) -> float:
-        """Mean over workers and rounds."""
         return float(self.rounds.mean_steps.mean())
 
     @property
     def mean_links(self) -> float:
-        """Mean over the rounds."""
         return float(self.rounds.links.mean())
 
     @property
     def total_time(self) -> float:
-        """Virtual time of all rounds, s."""
         return float(self.rounds.clock[-1])
 
     @property
@@ -102,7 +86,6 @@ class ReplayOutcome:
         return float(self.rounds.local_steps.sum()) / self.total_time if self.total_time else np.nan
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "planner": self.planner,
             "rounds": len(self.rounds.clock),
@@ -287,10 +270,7 @@ def _check_key(key: str) -> None:
         fix = "set the key itself, such as world.bandwidth.unit or world.drift"
     if why:
         raise ConfigError(
-            f"cannot be changed in a replay: {why}",
-            key=key,
-            allowed=ALLOWED,
-            fix=fix,
+            f"cannot be changed in a replay: {why}", key=key, allowed=ALLOWED, fix=fix
         )
 
 

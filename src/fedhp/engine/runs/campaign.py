@@ -76,9 +76,9 @@ def plan_cells(
     numbers = list(base.compare.seeds if seeds is None else seeds)
     listed_in = base.origins if algorithms is None else Origins(COMMAND_LINE)
     with listed_in.named():
-        _refuse_repeated("algorithms", labels)
+        refuse_repeated(labels, key="compare.algorithms")
     with (base.origins if seeds is None else Origins(COMMAND_LINE)).named():
-        _refuse_repeated("seeds", numbers)
+        refuse_repeated(numbers, key="compare.seeds")
     with listed_in.named():
         variants = [parse_variant(label) for label in labels]
     cells = []
@@ -95,28 +95,28 @@ def plan_cells(
         if is_rate_overridden(variant.overrides.items()):
             check_rate_has_effect(experiment)
     if is_rate_overridden(map(parse_change, overrides)):
-        _check_rate_of_all([cell.experiment for cell in cells])
+        experiments = [cell.experiment for cell in cells]
+        if all(ignored_rate(experiment) is not None for experiment in experiments):
+            check_rate_has_effect(experiments[0])  # which refuses it
     log_notes(notes)
     return cells
 
 
-def _refuse_repeated(name: str, values: Sequence[object]) -> None:
-    """Refuse a list of [compare] that is empty, or of which two entries would share a folder."""
+def refuse_repeated(
+    values: Sequence[object], *, key: str, source: str = "", fix: str = "", what: str = ""
+) -> None:
+    """Refuse a list that is empty, or of which two entries would share a folder."""
     folders = [folder_name(str(value)) for value in values]
     repeated = [value for i, value in enumerate(values) if folders[i] in folders[:i]]
     if repeated or not values:
+        name = key.removeprefix("compare.")
         raise ConfigError(
-            f"{repeated[0]!r} is given twice" if repeated else "the list is empty",
-            key=f"compare.{name}",
+            f"{what}{repeated[0]!r} is given twice" if repeated else "the list is empty",
+            key=key,
+            source=source,
             allowed="a list that is not empty and has no entry twice",
-            fix=f"correct --{name}, or [compare] in the file",
+            fix=fix or f"correct --{name}, or [compare] in the file",
         )
-
-
-def _check_rate_of_all(experiments: Sequence[Experiment]) -> None:
-    """Refuse a training.learning_rate of the command line that no compared algorithm uses."""
-    if all(ignored_rate(experiment) is not None for experiment in experiments):
-        check_rate_has_effect(experiments[0])
 
 
 def refuse_seed(overrides: Sequence[str], *, fix: str) -> None:
@@ -166,11 +166,10 @@ def run_cells(
         new_job: Callable[[], Job] = ProcessJob
         slots = cores()
         if ray is not None and unfinished:
-            from fedhp.engine.runs.ray_job import RayJobs
+            from fedhp.engine.runs.ray_job import ray_jobs
 
             runs = [(cell.experiment, cell.folder) for cell in unfinished]
-            ray_jobs = stack.enter_context(RayJobs(ray, runs, stop=stop))
-            new_job, slots = ray_jobs.new_job, ray_jobs.slots
+            new_job, slots = stack.enter_context(ray_jobs(ray, runs, stop=stop))
         count = min(jobs or slots, len(unfinished))
         executors = 1 if ray is not None else max(1, cores() // max(1, count))
         threads = [
@@ -218,7 +217,6 @@ class ProcessJob:
         self._process = _start_job()
 
     def run(self, message: Mapping[str, Any]) -> Iterator[Event]:
-        """Send the cell to the process and pass on what it reports."""
         self._send(message)
         assert self._process.stdout is not None
         yield from map(json.loads, self._process.stdout)
@@ -227,11 +225,9 @@ class ProcessJob:
         self._process = _start_job()
 
     def stop(self) -> None:
-        """Ask the process to save and end."""
         self._send({"stop": True})
 
     def close(self) -> None:
-        """Let the process end, and wait for it."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it may have died
             self._process.stdin.close()
@@ -267,13 +263,11 @@ class _JobThread(threading.Thread):
         self._job = new_job()
 
     def halt(self) -> None:
-        """Ask the job to save and end."""
         if not self._halted.is_set():
             self._halted.set()
             self._job.stop()
 
     def run(self) -> None:
-        """Hand out cells until none is left."""
         try:
             while not self._halted.is_set():
                 try:
@@ -327,7 +321,6 @@ def rebuild_error(kind: str, message: str) -> FedhpError:
 
 
 def folder_name(label: str) -> str:
-    """A label as a folder name."""
     name = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._-=+") else ","
         for letter in label

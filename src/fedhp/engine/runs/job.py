@@ -24,14 +24,12 @@ Event = dict[str, Any]
 
 
 def main() -> None:
-    """Run cells until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     # What a user's own module prints must not get into the protocol.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    stop = threading.Event()
+    stop, busy = threading.Event(), threading.Event()
     cells: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    busy = threading.Event()
     threading.Thread(target=_listen, args=(cells, stop, busy), daemon=True).start()
     while (cell := cells.get()) is not None:
         for event in cell_events(cell, stop=stop.is_set):
@@ -65,13 +63,8 @@ def cell_events(
         experiment = parse(cell["experiment"], origins=origins)
         if experiment.executors == "auto":
             experiment = experiment.model_copy(update={"executors": cell["executors"]})
-        run = start_run(
-            experiment,
-            Path(cell["folder"]),
-            resume=True,
-            label=cell["label"],
-            stop=stop,
-        )
+        folder, label = Path(cell["folder"]), cell["label"]
+        run = start_run(experiment, folder, resume=True, label=label, stop=stop)
         for record in run.rounds():
             yield round_event(record, run.prepared.task.metric_name)
     except Interrupted:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from fedhp import components
 from fedhp.config import Experiment
@@ -25,51 +27,37 @@ MAX_LOSSES = 3  # of one run: then it is not bad luck
 DATA_FOLDER = "FEDHP_DATA"
 
 
-class RayJobs:
-    """A connection to Ray for the time of a campaign."""
-
-    def __init__(
-        self,
-        address: str,
-        runs: Sequence[tuple[Experiment, Path]],
-        *,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> None:
+@contextmanager
+def ray_jobs(
+    address: str, runs: Sequence[tuple[Experiment, Path]], *, stop: Callable[[], bool]
+) -> Iterator[tuple[Callable[[], RayJob], int]]:
+    """A connection to Ray for the time of a campaign: what makes a job, and how many cores there
+    are. Ray is ended if it was started here."""
+    if any(experiment.engine == "ray" for experiment, _ in runs):
+        raise ConfigError(
+            "engine = 'ray' spreads the workers of one run, --ray whole runs",
+            key="--ray",
+            source=COMMAND_LINE,
+            allowed="one of them",
+            fix="remove --ray, or set engine=local",
+        )
+    where = None if address == LOCAL else address
+    try:
+        check_cluster(where)
+        ray = import_ray()
+        started = start_ray(ray, where, stop=stop)
+    except ConfigError as error:
+        raise _of_the_option(error) from None
+    try:
+        cores = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
         for experiment, _ in runs:
-            _refuse_engine(experiment)
-        where = None if address == LOCAL else address
-        try:
-            check_cluster(where)
-            self._ray = import_ray()
-            self._started = start_ray(self._ray, where, stop=stop)
-        except ConfigError as error:
-            raise _of_the_option(error) from None
-        try:
-            nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-            self.slots = max(1, int(sum(node.get("CPU", 0) for node in nodes)))
-            most = max((node.get("CPU", 0) for node in nodes), default=0)
-            for experiment, _ in runs:
-                _check_cores(experiment, most)
-            for _, folder in runs:  # the tasks look for it, to notice a disk that is not shared
-                folder.parent.mkdir(parents=True, exist_ok=True)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.close()
-
-    def new_job(self) -> RayJob:
-        """A job that runs its cells as tasks."""
-        return RayJob(self._ray)
-
-    def close(self) -> None:
-        """End Ray if it was started here, otherwise leave the cluster."""
-        if self._started:
-            self._ray.shutdown()
+            _check_cores(experiment, max(cores, default=0))
+        for _, folder in runs:  # the tasks look for it, to notice a disk that is not shared
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        yield partial(RayJob, ray), max(1, int(sum(cores)))
+    finally:
+        if started:
+            ray.shutdown()
 
 
 class RayJob:
@@ -124,7 +112,6 @@ class RayJob:
 
 
 def run_task(cell: dict[str, Any], folders: list[str], data: str | None) -> Iterator[Event]:
-    """Run a cell on a machine of the cluster."""
     if data is not None:
         os.environ.setdefault(DATA_FOLDER, data)
     # The user's own parts are looked for where the driver found them.
@@ -157,17 +144,6 @@ def _of_the_option(error: ConfigError) -> ConfigError:
         allowed="HOST:PORT of a running cluster, auto for the one of this machine, or local",
         fix=fix,
     )
-
-
-def _refuse_engine(experiment: Experiment) -> None:
-    if experiment.engine == "ray":
-        raise ConfigError(
-            "engine = 'ray' spreads the workers of one run, --ray whole runs",
-            key="--ray",
-            source=COMMAND_LINE,
-            allowed="one of them",
-            fix="remove --ray, or set engine=local",
-        )
 
 
 def _check_cores(experiment: Experiment, most: float) -> None:

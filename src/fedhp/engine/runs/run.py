@@ -21,12 +21,7 @@ import tomli_w
 import torch
 
 from fedhp.algorithms import load_algorithm
-from fedhp.algorithms.base import (
-    is_asynchronous,
-    is_synchronous,
-    rule_of,
-    traits_of,
-)
+from fedhp.algorithms.base import is_asynchronous, is_synchronous, rule_of, traits_of
 from fedhp.config import FREE_ON_RESUME, Experiment, differences, to_tables
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import StateLost
@@ -73,13 +68,10 @@ class Run:
 
     @property
     def num_rounds(self) -> int:
-        """How many rounds the experiment has at most."""
         return self.prepared.experiment.rounds
 
     def rounds_done(self) -> int:
-        """How many rounds the folder already holds."""
-        with closing(Store.open(self.folder)) as store:
-            return store.last_round()
+        return _last_round(self.folder)
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Run the rounds that are left; each is committed before it is yielded."""
@@ -204,7 +196,6 @@ class _Checkpoints:
         self._last, self._cost = time.monotonic(), 0.0  # when and how long the last one took
 
     def save_if_due(self) -> None:
-        """Save if the last one is old enough."""
         waited = time.monotonic() - self._last
         if waited >= self._interval and self._cost <= CHECKPOINT_SHARE * waited:
             self.save()
@@ -215,7 +206,6 @@ class _Checkpoints:
             self.save()
 
     def save(self) -> None:
-        """Save the state of the last round's end."""
         started = time.monotonic()
         with run_storage_errors(self._folder):
             write_checkpoint(self._folder, checkpoint_of(self._loop, self._executor))
@@ -235,7 +225,6 @@ def _continue_after(condition: StopCondition, store: Store) -> None:
 
 
 def loop_of(executor: ShardedExecutor) -> RoundLoop | EventLoop:
-    """The loop that an executor's algorithm needs."""
     prepared = executor.prepared
     if is_synchronous(prepared.algorithm):
         return RoundLoop(prepared, executor, tester=executor)
@@ -255,13 +244,9 @@ def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Che
 
 
 def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint) -> None:
-    """Resume from a checkpoint."""
-    names: tuple[str, ...] = (
-        SYNCHRONOUS_STATE if isinstance(loop, RoundLoop) else ASYNCHRONOUS_STATE
-    )
     prepared = executor.prepared
     kept = extra_state(prepared.experiment, prepared.algorithm)
-    names += kept
+    names = kept + (SYNCHRONOUS_STATE if isinstance(loop, RoundLoop) else ASYNCHRONOUS_STATE)
     if "messages" in kept:
         names += ("turns",)
     if "outbox" in kept:
@@ -308,12 +293,10 @@ def start_run(
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run."""
     return (folder / EXPERIMENT).is_file()
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run folder holds a finished run."""
     return is_run(folder) and _meta(folder, "status") == "finished"
 
 
@@ -400,26 +383,23 @@ def _existing(folder: Path) -> Path:
 def _create(prepared: Prepared, target: Path, *, label: str) -> None:
     with run_storage_errors(target), new_folder(target) as folder:
         store = Store.create(folder)
-        for key, value in _description(prepared, label).items():
+        asynchronous = is_asynchronous(prepared.algorithm)
+        meta: dict[str, Any] = {
+            **description(prepared.experiment, label=label, asynchronous=asynchronous),
+            "devices": list(prepared.world.devices.names),
+            "metric": prepared.task.metric_name,
+            "learning_rate": prepared.learning_rate,
+            "parameters": prepared.facts.parameters,
+            "model_bytes": prepared.model_bytes,
+            **({"transfer_share": prepared.transfer_share} if prepared.transfer_share != 1 else {}),
+            "samples": [len(part) for part in prepared.parts],
+        }
+        for key, value in meta.items():
             store.set_meta(key, value)
         store.leave_wal_mode()
         store.close()
         tables = to_tables(prepared.experiment)
         write_file(folder / EXPERIMENT, tomli_w.dumps(tables).encode())
-
-
-def _description(prepared: Prepared, label: str) -> dict[str, Any]:
-    asynchronous = is_asynchronous(prepared.algorithm)
-    return {
-        **description(prepared.experiment, label=label, asynchronous=asynchronous),
-        "devices": list(prepared.world.devices.names),
-        "metric": prepared.task.metric_name,
-        "learning_rate": prepared.learning_rate,
-        "parameters": prepared.facts.parameters,
-        "model_bytes": prepared.model_bytes,
-        **({"transfer_share": prepared.transfer_share} if prepared.transfer_share != 1 else {}),
-        "samples": [len(part) for part in prepared.parts],
-    }
 
 
 def check_unchanged(experiment: Experiment, folder: Path) -> None:
@@ -501,10 +481,7 @@ def _irregular_tests(store: Store, experiment: Experiment) -> list[int]:
         index
         for index in store.columns("evaluations", names=("round",))["round"]
         if not is_due(
-            experiment.evaluation,
-            index,
-            started=clocks.get(index - 1, 0.0),
-            clock=clocks[index],
+            experiment.evaluation, index, started=clocks.get(index - 1, 0.0), clock=clocks[index]
         )
     ]
 

@@ -33,20 +33,20 @@ Kind = TypeVar("Kind", bound=BaseModel)
 NOT_COUNTED = ("device", "executors", "memory", "checkpoint", "cluster", "compare")
 
 
-class SetProfile(BaseModel):
-    """A data set in one profile: its name in the figures, and changed settings."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SetProfile(_Strict):
+    """A data set in one profile: its name in the figures, and changed settings."""
 
     title: str
     note: str = ""  # what was reduced and why, for the report
     experiment: dict[str, Any] = {}
 
 
-class SetFile(BaseModel):
+class SetFile(_Strict):
     """paper/sets/NAME.toml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     stands_for: str  # the paper's name of the set
     experiment: dict[str, Any]
@@ -55,10 +55,8 @@ class SetFile(BaseModel):
     paper: SetProfile
 
 
-class FigureProfile(BaseModel):
+class FigureProfile(_Strict):
     """The seeds of each data set (none: the set is not in the figure), and changed lists."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     seeds: dict[str, list[int]]
     algorithms: list[str] | None = None
@@ -66,10 +64,8 @@ class FigureProfile(BaseModel):
     without: dict[str, list[str]] = {}  # data set -> algorithms left out
 
 
-class FigureFile(BaseModel):
+class FigureFile(_Strict):
     """paper/figN.toml."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     # For the report, which reads them itself (report/figures/paper.py).
     title: str
@@ -108,7 +104,6 @@ class PaperCell:
 
     @property
     def name(self) -> str:
-        """The name of the run in the display."""
         return f"{self.data} p={self.skew:g} {self.cell.label} seed {self.cell.seed}"
 
 
@@ -149,7 +144,6 @@ def paper_folder() -> Path:
 
 
 def figures_in(folder: Path) -> tuple[str, ...]:
-    """The figures that a folder describes."""
     names = tuple(sorted(path.stem for path in folder.glob("*.toml")))
     if not names:
         raise ConfigError(
@@ -207,7 +201,15 @@ def read_suite(
     folder = folder or paper_folder()
     _refuse_fixed(overrides)
     set_files = {path.stem: path for path in sorted((folder / "sets").glob("*.toml"))}
-    _refuse_unknown_sets(chosen, set_files)
+    unknown = [name for name in chosen if name not in set_files]
+    if unknown:
+        raise ConfigError(
+            f"{unknown[0]!r} is not a data set of the figures",
+            key="--sets",
+            source=COMMAND_LINE,
+            allowed=", ".join(set_files),
+            fix="name one or more of these, separated by commas",
+        )
     notes: dict[str, list[str]] = {key: [] for key in set_files}
     sets = {
         key: _read_set(key, set_files[key], profile, overrides, notes=notes[key])
@@ -231,18 +233,6 @@ def read_suite(
     used = {key for figure in figures for key in figure.sets}
     log_notes(note for key in sets if key in used for note in notes[key])
     return Suite(profile, {key: sets[key] for key in sets if key in used}, figures)
-
-
-def _refuse_unknown_sets(chosen: Sequence[str], known: Iterable[str]) -> None:
-    for name in chosen:
-        if name not in known:
-            raise ConfigError(
-                f"{name!r} is not a data set of the figures",
-                key="--sets",
-                source=COMMAND_LINE,
-                allowed=", ".join(known),
-                fix="name one or more of these, separated by commas",
-            )
 
 
 def _refuse_fixed(overrides: Sequence[str]) -> None:
@@ -272,12 +262,7 @@ def _read_set(
 
 
 def _read_figure(
-    path: Path,
-    sets: Mapping[str, PaperSet],
-    *,
-    profile: str,
-    out: Path,
-    chosen: Sequence[str],
+    path: Path, sets: Mapping[str, PaperSet], *, profile: str, out: Path, chosen: Sequence[str]
 ) -> PaperFigure:
     file = read_checked(FigureFile, path)
     settings: FigureProfile = getattr(file, profile)
@@ -293,12 +278,11 @@ def _read_figure(
     algorithms = settings.algorithms or file.algorithms
     skews = settings.skews or file.skews
     cells: list[PaperCell] = []
-    for key in (key for key in sets if settings.seeds.get(key)):  # in the order of the sets
-        if chosen and key not in chosen:
+    for key in sets:
+        if not settings.seeds.get(key) or (chosen and key not in chosen):
             continue
-        without = settings.without.get(key, ())
+        without, base = settings.without.get(key, ()), sets[key].experiment
         for skew in skews:
-            base = sets[key].experiment
             tables = merge_tables(to_tables(base), {"data": {"skew": skew}})
             planned = plan_cells(
                 Draft(tables, replace(base.origins, name=str(path), file=str(path))),
@@ -307,9 +291,7 @@ def _read_figure(
                 seeds=settings.seeds[key],
                 out=out,
             )
-            cells += [
-                PaperCell(key, skew, _in_own_folder(key, skew, cell, out)) for cell in planned
-            ]
+            cells += [PaperCell(key, skew, _in_own_folder(key, skew, c, out)) for c in planned]
     used = dict.fromkeys(run.data for run in cells)
     return PaperFigure(path.stem, tuple(used), tuple(skews), tuple(algorithms), tuple(cells))
 
@@ -348,7 +330,6 @@ def check_suite(suite: Suite) -> Suite:
 
 
 def finished_cells(cells: Iterable[PaperCell]) -> list[PaperCell]:
-    """Those whose run is finished."""
     return [run for run in cells if is_finished(run.cell.folder)]
 
 

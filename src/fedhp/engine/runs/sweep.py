@@ -12,8 +12,9 @@ from typing import Any
 from fedhp.algorithms.rates import KEY, check_rate_has_effect
 from fedhp.config import Draft, Experiment, log_notes
 from fedhp.config.origins import Origins
-from fedhp.engine.runs.campaign import Cell, folder_name
+from fedhp.engine.runs.campaign import Cell, folder_name, refuse_repeated
 from fedhp.engine.runs.run import may_change_on_resume
+from fedhp.engine.runs.variants import split_commas
 from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE, parse_override
 
@@ -30,7 +31,6 @@ class SweptKey:
 
     @property
     def varies(self) -> bool:
-        """Whether there is more than one value."""
         return len(self.texts) > 1
 
 
@@ -52,16 +52,11 @@ class Sweep:
 
     @property
     def cells(self) -> list[Cell]:
-        """The runs as cells of a campaign."""
         return [run.cell for run in self.runs]
 
 
 def plan_sweep(
-    draft: Draft,
-    *,
-    settings: Sequence[str],
-    seeds: Sequence[int] | None,
-    out: Path,
+    draft: Draft, *, settings: Sequence[str], seeds: Sequence[int] | None, out: Path
 ) -> Sweep:
     """All runs of a sweep, every configuration checked; dropped settings are logged.
 
@@ -73,7 +68,7 @@ def plan_sweep(
     first = draft.experiment(_overrides(keys, [0] * len(keys)))
     numbers = list(first.compare.seeds if seeds is None else seeds)
     with (first.origins if seeds is None else Origins(COMMAND_LINE)).named():
-        _check_seeds(numbers)
+        refuse_repeated(numbers, key="compare.seeds", what="the seed ")
     runs = prod(len(key.texts) for key in keys) * len(numbers)
     if runs > MOST_RUNS:
         raise ConfigError(
@@ -89,8 +84,9 @@ def plan_sweep(
         overrides = _overrides(keys, choice)
         experiment = draft.experiment(overrides, notes=notes)
         _check_rate(keys, experiment)
-        chosen = {key.key: position for key, position in zip(keys, choice, strict=True)}
-        texts = tuple(key.texts[chosen[key.key]] for key in varied)
+        chosen = [(key, at) for key, at in zip(keys, choice, strict=True) if key.varies]
+        texts = tuple(key.texts[at] for key, at in chosen)
+        values = tuple(key.values[at] for key, at in chosen)
         label = _label(experiment, varied, texts)
         origins = experiment.origins.with_label(label, [key.key for key in varied], listed=True)
         experiment = experiment.with_origins(origins)
@@ -98,7 +94,6 @@ def plan_sweep(
         for seed in numbers:
             seeded = experiment.model_copy(update={"seed": seed})
             cell = Cell(label, seed, seeded, combination / f"seed-{seed}")
-            values = tuple(key.values[chosen[key.key]] for key in varied)
             planned.append(SweepCell(cell, texts, values))
     log_notes(notes)
     return Sweep(tuple(varied), tuple(planned))
@@ -143,20 +138,7 @@ def _swept_key(text: str) -> SweptKey:
 
 def split_values(text: str) -> list[str]:
     """Values separated by commas, except inside brackets and quotes."""
-    values, depth, quote, current = [], 0, "", ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'":
-            quote = letter
-        else:
-            depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0 and not quote:
-            values.append(current.strip())
-            current = ""
-        else:
-            current += letter
-    return [*values, current.strip()]
+    return split_commas(text, quotes="\"'")
 
 
 def _check_keys(keys: Sequence[SweptKey]) -> None:
@@ -185,17 +167,6 @@ def _check_keys(keys: Sequence[SweptKey]) -> None:
             source=COMMAND_LINE,
             allowed="at least one setting with two values or more",
             fix="write for example training.learning_rate=0.05,0.1, or use `fedhp run`",
-        )
-
-
-def _check_seeds(numbers: Sequence[int]) -> None:
-    repeated = [seed for i, seed in enumerate(numbers) if seed in numbers[:i]]
-    if repeated or not numbers:
-        raise ConfigError(
-            f"the seed {repeated[0]} is given twice" if repeated else "the list is empty",
-            key="compare.seeds",
-            allowed="a list that is not empty and has no entry twice",
-            fix="correct --seeds, or [compare] in the file",
         )
 
 

@@ -29,7 +29,7 @@ from fedhp.algorithms.base import (
 from fedhp.algorithms.rates import check_rate_has_effect, is_rate_overridden
 from fedhp.config import Draft, Experiment, check_origin, check_targets, parse, to_tables
 from fedhp.config.origins import Origins
-from fedhp.engine.runs.campaign import Cell, check_cells, plan_cells, refuse_seed
+from fedhp.engine.runs.campaign import Cell, check_cells, plan_cells, refuse_repeated, refuse_seed
 from fedhp.engine.runs.run import check_folder, is_run, run_storage_errors
 from fedhp.engine.runs.variants import parse_variant, split_ranges, tables_of
 from fedhp.errors import ConfigError, Diverged, FedhpError, RunError, combine_errors, install_extra
@@ -121,17 +121,14 @@ class SeededRuns:
 
     @property
     def sent(self) -> list[int | None]:
-        """The bytes to the target of every run."""
         return [run.bytes_to_target.get(self.target or "") for run in self.runs]
 
     @property
     def reached(self) -> int:
-        """How many runs reached the target."""
         return sum(time is not None for time in self.times)
 
     @property
     def finals(self) -> list[float]:
-        """The final results."""
         return [run.final_accuracy for run in self.runs if run.final_accuracy is not None]
 
     @property
@@ -171,7 +168,6 @@ class Tuned:
     compared: Mapping[str, SeededRuns]  # by label
 
     def of(self, algorithm: TunedAlgorithm) -> list[Trial]:
-        """The trials of an algorithm."""
         return [trial for trial in self.trials if trial.algorithm == algorithm.label]
 
     def best(self, algorithm: TunedAlgorithm) -> Trial | None:
@@ -213,9 +209,8 @@ def plan_tuning(
     if target is None:
         target = max(targets, default=None)
     elif target not in targets:
-        evaluation = experiment.evaluation.model_copy(
-            update={"targets": sorted({*targets, target})}
-        )
+        changed = {"targets": sorted({*targets, target})}
+        evaluation = experiment.evaluation.model_copy(update=changed)
         experiment = experiment.model_copy(update={"evaluation": evaluation})
         try:
             check_targets(experiment)
@@ -229,16 +224,8 @@ def plan_tuning(
             ) from None
     entries = experiment.compare.algorithms if algorithms is None else algorithms
     listed = algorithms is not None
-    tuned = [_tuned_algorithm(entry, experiment, listed=listed) for entry in entries]
-    return Tuning(
-        algorithms=tuple(tuned),
-        experiment=experiment,
-        target=target,
-        budget=budget,
-        tuning_seeds=tuple(tuning_seeds),
-        seeds=tuple(seeds),
-        folder=out,
-    )
+    tuned = tuple(_tuned_algorithm(entry, experiment, listed=listed) for entry in entries)
+    return Tuning(tuned, experiment, target, budget, tuple(tuning_seeds), tuple(seeds), out)
 
 
 def import_optuna() -> Any:
@@ -259,15 +246,8 @@ def import_optuna() -> Any:
 
 def _check_seeds(tuning_seeds: Sequence[int], seeds: Sequence[int]) -> None:
     for option, numbers in (("--tuning-seeds", tuning_seeds), ("--seeds", seeds)):
-        repeated = [seed for i, seed in enumerate(numbers) if seed in numbers[:i]]
-        if repeated or not numbers:
-            raise ConfigError(
-                f"the seed {repeated[0]} is given twice" if repeated else "the list is empty",
-                key=option,
-                source=COMMAND_LINE,
-                allowed="a list that is not empty and has no entry twice",
-                fix=f"correct {option}",
-            )
+        fix = f"correct {option}"
+        refuse_repeated(numbers, key=option, source=COMMAND_LINE, fix=fix, what="the seed ")
     both = [seed for seed in seeds if seed in tuning_seeds]
     if both:
         raise ConfigError(
@@ -437,17 +417,12 @@ class Search:
                 within = algorithm.defaults_within
                 self._asked.append(self._study.ask(self._space) if within else None)
                 proposals.append((algorithm.label, dict(algorithm.defaults)))
-            else:
-                self._asked.append(self._study.ask(self._space))
-                proposals.append(self._proposal(self._asked[-1]))
+                continue
+            trial = self._study.ask(self._space)
+            self._asked.append(trial)
+            settings = {k: _rounded(trial.params[k], o) for k, o in algorithm.space.items()}
+            proposals.append((label_with(algorithm.label, settings), settings))
         return proposals
-
-    def _proposal(self, trial: Any) -> tuple[str, dict[str, Any]]:
-        label = self.algorithm.label
-        settings = {
-            key: _rounded(trial.params[key], option) for key, option in self.algorithm.space.items()
-        }
-        return label_with(label, settings), settings
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """The results of the batch, in its order."""
@@ -462,17 +437,14 @@ class Search:
 
 
 def _distribution(option: Range | Choices) -> BaseDistribution:
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
+    from optuna import distributions
 
     if not isinstance(option, Range):
-        return CategoricalDistribution(option)
+        return distributions.CategoricalDistribution(option)
+    low, high, log = option.low, option.high, option.logarithmic
     if option.whole:
-        return IntDistribution(int(option.low), int(option.high), log=option.logarithmic)
-    return FloatDistribution(option.low, option.high, log=option.logarithmic)
+        return distributions.IntDistribution(int(low), int(high), log=log)
+    return distributions.FloatDistribution(low, high, log=log)
 
 
 def _rounded(value: Any, option: Range | Choices) -> Any:
@@ -531,7 +503,7 @@ def tune(
         proposals = [(search, search.ask(tuning.budget)) for search in searches]
         _check_repeated(tuning, proposals, earlier)
         _write_search(tuning, proposals, earlier)
-        errors = run(_checked(_trial_batch(tuning, proposals)))
+        errors = run(_trial_batch(tuning, proposals))
         failures = [error for error in errors if not isinstance(error, Diverged)]
         if failures:
             raise combine_errors(failures)
@@ -546,46 +518,51 @@ def tune(
     trials = tuple(trial for search in searches for trial in search.trials)
     found = Tuned(tuning, trials, {})
     batch = _comparison_batch(found)
-    errors = run(_checked(batch))
+    errors = run(batch)
     labels = dict.fromkeys(cell.label for cell in batch.cells)
     compared = {label: measure(tuning, label, compared=True) for label in labels}
     return Tuned(tuning, trials, compared), errors
 
 
 def _trial_batch(tuning: Tuning, proposals: Proposals) -> CellBatch:
-    cells: dict[Path, Cell] = {}  # two trials with the same settings have the same runs
-    names: dict[Path, tuple[str, str]] = {}
     later = 2 * len(tuning.algorithms) * len(tuning.seeds)
+    names: list[tuple[str, str, str]] = []
     for search, proposed in proposals:
-        number = len(search.trials)
-        later += (tuning.budget - number - len(proposed)) * len(tuning.tuning_seeds)
-        for label, _ in proposed:
-            number += 1
-            for cell in tuning.cells([label]):
-                cells.setdefault(cell.folder, cell)
-                name = search.algorithm.label, f"trial {number} seed {cell.seed}"
-                names.setdefault(cell.folder, name)
-    return CellBatch(tuple(cells.values()), names, later)
+        done = len(search.trials)
+        later += (tuning.budget - done - len(proposed)) * len(tuning.tuning_seeds)
+        for number, (label, _) in enumerate(proposed, done + 1):
+            names.append((search.algorithm.label, label, f"trial {number}"))
+    return _batch(tuning, names, later=later)
 
 
 def _comparison_batch(found: Tuned) -> CellBatch:
-    cells: dict[Path, Cell] = {}
-    names: dict[Path, tuple[str, str]] = {}
+    names: list[tuple[str, str, str]] = []
     for algorithm in found.tuning.algorithms:
         best = found.best(algorithm)
-        labels = {algorithm.label: "default"} if best is None else {best.label: "tuned"}
+        labels = {} if best is None else {best.label: "tuned"}
         labels.setdefault(algorithm.label, "default")
-        for cell in found.tuning.cells(list(labels), compared=True):
-            cells[cell.folder] = cell
-            names[cell.folder] = algorithm.label, f"{labels[cell.label]} seed {cell.seed}"
-    return CellBatch(tuple(cells.values()), names, 0)
+        names += [(algorithm.label, label, name) for label, name in labels.items()]
+    return _batch(found.tuning, names, compared=True)
 
 
-def _checked(batch: CellBatch) -> CellBatch:
-    """The batch, if no folder holds a run with other settings."""
-    for cell in batch.cells:
+def _batch(
+    tuning: Tuning,
+    names: Sequence[tuple[str, str, str]],
+    *,
+    compared: bool = False,
+    later: int = 0,
+) -> CellBatch:
+    """The runs of labels, each after its algorithm's label and before its name; no folder may hold
+    a run with other settings."""
+    cells: dict[Path, Cell] = {}  # two trials with the same settings have the same runs
+    shown: dict[Path, tuple[str, str]] = {}
+    for algorithm, label, name in names:
+        for cell in tuning.cells([label], compared=compared):
+            cells.setdefault(cell.folder, cell)
+            shown.setdefault(cell.folder, (algorithm, f"{name} seed {cell.seed}"))
+    for cell in cells.values():
         check_folder(cell.experiment, cell.folder, resume=True)
-    return batch
+    return CellBatch(tuple(cells.values()), shown, later)
 
 
 def measure(tuning: Tuning, label: str, *, compared: bool = False) -> SeededRuns:
@@ -600,7 +577,6 @@ def measure(tuning: Tuning, label: str, *, compared: bool = False) -> SeededRuns
 
 
 def _search_of(tuning: Tuning, algorithm: TunedAlgorithm) -> dict[str, Any]:
-    """What the proposals for an algorithm depend on."""
     space = {
         key: [option.low, option.high] if isinstance(option, Range) else list(option)
         for key, option in algorithm.space.items()

@@ -26,7 +26,6 @@ class Variant:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What it sets in the experiment."""
         settings = (f"algorithm.{name}" for name in self.settings)
         return ("algorithm.name", *settings, *self.overrides)
 
@@ -71,21 +70,30 @@ def split_algorithms(text: str) -> list[str]:
 
     A key=value is another setting of the entry before it: "adpsgd:steps=100,learning_rate=0.4".
     """
-    entries, depth, current = [], 0, ""
-    for letter in text:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0:
-            entries.append(current)
-            current = ""
-        else:
-            current += letter
     joined: list[str] = []
-    for entry in (part.strip() for part in [*entries, current]):
+    for entry in split_commas(text):
         if joined and "=" in entry.partition(":")[0]:
             joined[-1] += f":{entry}"
         elif entry:
             joined.append(entry)
     return joined
+
+
+def split_commas(text: str, *, quotes: str = "") -> list[str]:
+    """What is between commas, except those inside brackets and these quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in quotes:
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0 and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def split_ranges(entry: str) -> tuple[str, list[re.Match[str]]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedhp.report.claims import questions as ask
+from fedhp.report.claims import runs as metrics
 from fedhp.report.claims.judging import Claim, JudgedClaim, Measure, judge_claims, on_set, own_set
 from fedhp.report.claims.runs import SuiteRuns
 
@@ -48,21 +49,21 @@ REQUIREMENTS = (
         "fig3",
         "IID, completion time to a common target, FedHP's share of D-PSGD's, PENS's and LD-SGD's",
         "at most 0.60, 0.60, below 1",
-        ask.against(ask.TIME_SHARE, TIME_SHARE_BARS, clear=True, need=SEEDS),
+        ask.against(metrics.TIME_SHARE, TIME_SHARE_BARS, clear=True, need=SEEDS),
     ),
     Requirement(
         "b-accuracy",
         "fig5",
         "p = 0.8, final accuracy, FedHP above each rival",
         "above 0",
-        ask.against(ask.AHEAD, dict.fromkeys(ask.RIVALS), skew=SKEWED, clear=True, need=SEEDS),
+        ask.against(metrics.AHEAD, dict.fromkeys(ask.RIVALS), skew=SKEWED, clear=True, need=SEEDS),
     ),
     Requirement(
         "c-waiting",
         "fig7",
         "mean waiting time, FedHP's share of D-PSGD's and PENS's",
         "at most 0.25",
-        ask.against(ask.WAITING_SHARE, WAITING_SHARE_BARS, clear=True, need=SEEDS),
+        ask.against(metrics.WAITING_SHARE, WAITING_SHARE_BARS, clear=True, need=SEEDS),
     ),
     Requirement(
         "d-falls",
@@ -83,14 +84,14 @@ REQUIREMENTS = (
         "fig3",
         "IID, completion time to a common target, AD-PSGD's (30 steps, 100 steps) / FedHP's",
         "",
-        ask.reported(ask.against(ask.FASTER, {"adpsgd": None, TUNED: None})),
+        ask.reported(ask.against(metrics.FASTER, {"adpsgd": None, TUNED: None})),
     ),
     Requirement(
         "e-final",
         "fig5",
         "p = 0.8, final accuracy, FedHP above AD-PSGD (30 steps, 100 steps)",
         "",
-        ask.reported(ask.against(ask.AHEAD, {"adpsgd": None, TUNED: None}, skew=SKEWED)),
+        ask.reported(ask.against(metrics.AHEAD, {"adpsgd": None, TUNED: None}, skew=SKEWED)),
     ),
     Requirement(
         "f-accuracy",

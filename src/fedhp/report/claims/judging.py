@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from fedhp.record.statistics import Interval, interval
-from fedhp.report.claims.runs import DataLevel, NoSample, Sample, Scale, SuiteRuns
+from fedhp.report.claims.runs import Evidence, NoSample, Sample, Scale, SuiteRuns
 from fedhp.report.formatting import MISSING, count
 
 if TYPE_CHECKING:
@@ -37,29 +37,39 @@ HEADER = ["figure", "claim", "claimed", "verdict", "ours (FedHP: fill)", "opt", 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What our runs say about a claim."""
+    """What our runs say about a claim, with one variant of FedHP."""
 
     status: Status
-    ours_lines: tuple[str, ...] = ()  # our values, each with its interval; then the seeds
+    values: tuple[str, ...] = ()
+    seeds: int = 0
     reasons: tuple[str, ...] = ()
     direction: Direction = ""  # whether the difference goes the claimed way
+    interval: Interval | None = None  # of our value, where it is one number
+    rising: bool = False  # of runs that had not converged
     opt_lines: tuple[str, ...] = ()  # as ours_lines, for FedHP's other deadline rule
     where: str = ""  # the data set it was tested on
-    interval: Interval | None = None  # of our value, where it is one number
+
+    @property
+    def ours_lines(self) -> tuple[str, ...]:
+        """The values, the number of seeds after the last one."""
+        if not self.values or not self.seeds:
+            return self.values
+        return (*self.values[:-1], f"{self.values[-1]}, {count(self.seeds, 'seed')}")
 
     @property
     def ours(self) -> str:
-        return joined(*self.ours_lines)
+        return "; ".join(self.ours_lines)
 
     @property
     def opt(self) -> str:
-        return joined(*self.opt_lines)
+        return "; ".join(self.opt_lines)
 
     @property
     def why(self) -> str:
-        return joined(*self.reasons)
+        return "; ".join(self.reasons)
 
 
+Measure: TypeAlias = Callable[[Evidence], Verdict]
 JudgeClaim: TypeAlias = Callable[[SuiteRuns, "Suite"], Verdict]
 ChooseSet: TypeAlias = Callable[["Suite"], "PaperSet"]
 
@@ -89,52 +99,9 @@ class JudgedClaim:
         return said | {name: getattr(verdict, name) for name in found} | {"interval": numbers}
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimAnswer:
-    """What the runs say about a claim for one variant of FedHP."""
-
-    status: Status
-    values: tuple[str, ...] = ()
-    seeds: int = 0
-    reasons: tuple[str, ...] = ()
-    direction: Direction = ""
-    interval: Interval | None = None
-    rising: bool = False  # of runs that had not converged
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The values, the number of seeds after the last one."""
-        if not self.values or not self.seeds:
-            return self.values
-        return (*self.values[:-1], f"{self.values[-1]}, {count(self.seeds, 'seed')}")
-
-    @property
-    def why(self) -> str:
-        return joined(*self.reasons)
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What a claim is judged on: the runs, the data set, and FedHP's variant."""
-
-    runs: SuiteRuns
-    suite: Suite
-    data_set: PaperSet
-    fedhp: str = FILL
-
-    def level(self, skew: float | None = None) -> DataLevel:
-        """This data set at a non-IID level; IID without one."""
-        even = round(3 / self.data_set.experiment.workers, 6)  # every class is spread evenly
-        chosen = even if skew is None else skew
-        return DataLevel(self.data_set.key, chosen, iid=abs(chosen - even) < 1e-6)
-
-
-Measure: TypeAlias = Callable[[Evidence], ClaimAnswer]
-
-
 def judge(
     sample: Sample, scale: Scale, *, bar: float | None = None, clear: bool = False, need: int = 1
-) -> ClaimAnswer:
+) -> Verdict:
     """Does the sample support a difference of at least `bar` (any at all without one)?
 
     The interval has to reach the bar and exclude no difference; if `clear`, all of it has to pass.
@@ -153,7 +120,7 @@ def judge(
     else:
         holds = apart and passes(best, bar, scale=scale, exactly=False)
     lean = scale.better * (spread.mean - scale.neutral)
-    answer = ClaimAnswer(
+    answer = Verdict(
         HOLDS if holds else FAILS,
         (_value(sample, scale, spread),),
         spread.count,
@@ -167,7 +134,9 @@ def judge(
         reason = f"{sample.bound}, and this is only a bound"
         return replace(answer, status=UNKNOWN, reasons=(reason,))
     if holds:
-        return replace(answer, reasons=_known(sample.bound, _few_words(spread.count)))
+        seeds = f"{spread.count} seeds: each supports it"
+        seeds = "1 seed: no interval" if spread.count == 1 else seeds
+        return replace(answer, reasons=tuple(filter(None, (sample.bound, seeds if few else ""))))
     return replace(answer, reasons=(_shortfall(answer, scale, bar=bar, clear=clear, ends=ends),))
 
 
@@ -179,21 +148,21 @@ def passes(value: float, bar: float, *, scale: Scale, exactly: bool = True) -> b
 
 
 def _shortfall(
-    answer: ClaimAnswer, scale: Scale, *, bar: float | None, clear: bool, ends: Sequence[float]
+    answer: Verdict, scale: Scale, *, bar: float | None, clear: bool, ends: Sequence[float]
 ) -> str:
     """Why it does not hold, in words."""
     spread = answer.interval
     assert spread is not None
-    source = "the interval" if spread.count >= INTERVAL_SEEDS else "some seed"
+    mean = scale.text(spread.mean)
+    wanted = f" instead of {scale.text(bar)}" if bar is not None else ""
     if answer.direction != "same":
         words = "opposite direction" if answer.direction else "no difference"
         if answer.direction and scale.better * (ends[-1] - scale.neutral) >= 0:
             words += ", but not clearly"
-        wanted = f" instead of {scale.text(bar)}" if bar is not None else ""
-        return f"{words}: {scale.text(spread.mean)}{wanted}"
-    enough = bar is None or passes(spread.mean, bar, scale=scale, exactly=clear)
-    if bar is not None and not enough:
-        return f"same direction, smaller: {scale.text(spread.mean)} instead of {scale.text(bar)}"
+        return f"{words}: {mean}{wanted}"
+    if bar is not None and not passes(spread.mean, bar, scale=scale, exactly=clear):
+        return f"same direction, smaller: {mean}{wanted}"
+    source = "the interval" if spread.count >= INTERVAL_SEEDS else "some seed"
     if clear and bar is not None:
         return f"the mean passes, but {source} goes to {scale.text(ends[0])}"
     return f"same direction, but {source} includes zero difference"
@@ -215,43 +184,28 @@ def with_interval(spread: Interval, scale: Scale) -> str:
     return f"{text} [{scale.plain(spread.low or 0.0)}, {scale.plain(spread.high or 0.0)}]"
 
 
-def _few_words(seeds: int) -> str:
-    if seeds >= INTERVAL_SEEDS:
-        return ""
-    return "1 seed: no interval" if seeds == 1 else f"{seeds} seeds: each supports it"
-
-
 def seeds_needed(need: int, finished: int) -> str:
     return f"needs {count(need, 'seed')}, {finished} finished"
 
 
-def joined(*parts: str) -> str:
-    """Values or reasons one after the other; empty ones are left out."""
-    return "; ".join(part for part in parts if part)
-
-
-def _known(*reasons: str) -> tuple[str, ...]:
-    return tuple(reason for reason in reasons if reason)
-
-
-def attempt(measure: Callable[[], ClaimAnswer]) -> ClaimAnswer:
+def attempt(measure: Callable[[], Verdict]) -> Verdict:
     """Its answer, also where there is no number to judge."""
     try:
         return measure()
     except NoSample as error:
         if error.lost:
-            return ClaimAnswer(FAILS, reasons=(error.why,), direction="opposite")
-        return ClaimAnswer(UNKNOWN, reasons=(error.why,))
+            return Verdict(FAILS, reasons=(error.why,), direction="opposite")
+        return Verdict(UNKNOWN, reasons=(error.why,))
 
 
 def measure_each(
-    items: Iterable[Item], measure: Callable[[Item], ClaimAnswer], *, name: Callable[[Item], str]
-) -> list[tuple[str, ClaimAnswer]]:
+    items: Iterable[Item], measure: Callable[[Item], Verdict], *, name: Callable[[Item], str]
+) -> list[tuple[str, Verdict]]:
     """The answer for each item, with the item's name."""
     return [(name(item), attempt(partial(measure, item))) for item in items]
 
 
-def merge(parts: Sequence[tuple[str, ClaimAnswer]]) -> ClaimAnswer:
+def merge(parts: Sequence[tuple[str, Verdict]]) -> Verdict:
     """All of them together: the worst decides, and the reasons name what fell short."""
     order = (FAILS, UNKNOWN, HOLDS, REPORTED)
     status = min((part.status for _, part in parts), key=order.index)
@@ -260,80 +214,70 @@ def merge(parts: Sequence[tuple[str, ClaimAnswer]]) -> ClaimAnswer:
     seeds = seed_counts.pop() if len(seed_counts) == 1 else 0
     values: list[str] = []
     for name, part in shown:
-        first, *rest = part.values if seeds else part.lines
+        first, *rest = part.values if seeds else part.ours_lines
         values += [f"{name} {first}", *rest]
     names_by_reason: dict[str, list[str]] = {}
     for name, part in parts:
-        if part.why:
-            names_by_reason.setdefault(part.why, []).append(name)
-    common = (
-        len(parts) > 1
-        and len(names_by_reason) == 1
-        and len(parts) == len(*names_by_reason.values())
-    )
+        names_by_reason.setdefault(part.why, []).append(name)
+    common = len(parts) > 1 and len(names_by_reason) == 1
     reasons = tuple(
         reason if common else f"{', '.join(names)}: {reason}"
         for reason, names in names_by_reason.items()
+        if reason
     )
     ways = {part.direction for _, part in parts if part.status != UNKNOWN}
     way: Direction = "opposite" if "opposite" in ways else "same" if ways == {"same"} else ""
     rising = any(part.rising for _, part in parts)
-    return ClaimAnswer(status, tuple(values), seeds, reasons, way, rising=rising)
+    return Verdict(status, tuple(values), seeds, reasons, way, rising=rising)
 
 
 def on_set(choose: ChooseSet, measure: Measure, *, both_variants: bool = True) -> JudgeClaim:
     """Judge on one data set, for FedHP with `fill` and, if both_variants, with `opt`."""
 
     def judge_claim(runs: SuiteRuns, suite: Suite) -> Verdict:
-        fill, opt = (
-            attempt(partial(_measure_on, choose, measure, runs=runs, suite=suite, fedhp=variant))
-            for variant in (FILL, OPT)
-        )
+        fill, opt = (_measure_on(choose, measure, runs, suite, fedhp) for fedhp in (FILL, OPT))
         try:
             where = choose(suite).title
         except NoSample:
             where = ""
-        return _verdict(fill, opt if both_variants else None, where=where)
+        return _with_opt(fill, opt if both_variants else None, where=where)
 
     return judge_claim
 
 
 def on_all(names: Sequence[str], measure: Measure) -> JudgeClaim:
-    """Judge on several of the paper's data sets together."""
-
     def judge_claim(runs: SuiteRuns, suite: Suite) -> Verdict:
-        def judge_variant(fedhp: str) -> ClaimAnswer:
-            def one(name: str) -> ClaimAnswer:
-                return _measure_on(set_for(name), measure, runs=runs, suite=suite, fedhp=fedhp)
-
-            return merge(measure_each(names, one, name=str))
-
-        return _verdict(judge_variant(FILL), judge_variant(OPT), where="all")
+        fill, opt = (
+            merge([(n, _measure_on(set_for(n), measure, runs, suite, fedhp)) for n in names])
+            for fedhp in (FILL, OPT)
+        )
+        return _with_opt(fill, opt, where="all")
 
     return judge_claim
 
 
 def _measure_on(
-    choose: ChooseSet, measure: Measure, *, runs: SuiteRuns, suite: Suite, fedhp: str
-) -> ClaimAnswer:
-    data_set = choose(suite)
-    if data_set.key in suite.missing:
-        raise NoSample(f"{data_set.title} is not available: {suite.missing[data_set.key]}")
-    return measure(Evidence(runs, suite, data_set, fedhp))
+    choose: ChooseSet, measure: Measure, runs: SuiteRuns, suite: Suite, fedhp: str
+) -> Verdict:
+    def measured() -> Verdict:
+        data_set = choose(suite)
+        if data_set.key in suite.missing:
+            raise NoSample(f"{data_set.title} is not available: {suite.missing[data_set.key]}")
+        return measure(Evidence(runs, suite, data_set, fedhp))
+
+    return attempt(measured)
 
 
-def _verdict(fill: ClaimAnswer, opt: ClaimAnswer | None, *, where: str) -> Verdict:
-    opt_lines: tuple[str, ...] = ()
+def _with_opt(fill: Verdict, opt: Verdict | None, *, where: str) -> Verdict:
+    lines: tuple[str, ...] = ()
     if opt is not None:
         # Of several values only those that differ: FedHP has no part in the others.
         own = tuple(value for value in opt.values if value not in fill.values)
-        opt_lines = replace(opt, values=own).lines or (MISSING,)
+        lines = replace(opt, values=own).ours_lines or (MISSING,)
         if own and opt.status in (HOLDS, FAILS):
-            opt_lines = (*opt_lines[:-1], f"{opt_lines[-1]}: {opt.status}")
-    reasons = _known(*fill.reasons, UNCONVERGED if fill.rising else "")
-    return Verdict(
-        fill.status, fill.lines, reasons, fill.direction, opt_lines, where, fill.interval
-    )
+            lines = (*lines[:-1], f"{lines[-1]}: {opt.status}")
+    reasons = (*fill.reasons, UNCONVERGED) if fill.rising else fill.reasons
+    return replace(fill, reasons=reasons, opt_lines=lines, where=where)
 
 
 def is_papers_own(data_set: PaperSet) -> bool:
@@ -381,20 +325,19 @@ def count_words(judged_claims: Sequence[JudgedClaim]) -> str:
 def verdict_rows(judged_claims: Sequence[JudgedClaim]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of a table, a row per claim."""
     columns = ("figure", "text", "paper", "status", "ours", "opt", "why", "where")
-    objects = [judged.as_json() for judged in judged_claims]
+    objects = claims_json(judged_claims)
     return list(HEADER), [[row[name] or MISSING for name in columns] for row in objects]
 
 
 def claims_markdown(judged_claims: Sequence[JudgedClaim]) -> str:
-    """A Markdown table with the count above it."""
     header, rows = verdict_rows(judged_claims)
     marked = [[f"**{c}**" if c in (HOLDS, FAILS) else c for c in row] for row in rows]
-    lines = [
+    first, *lines = (
         "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         for cells in (header, *marked)
-    ]
+    )
     ruler = "|" + "---|" * len(header)
-    return "\n".join([count_words(judged_claims), "", lines[0], ruler, *lines[1:]]) + "\n"
+    return "\n".join([count_words(judged_claims), "", first, ruler, *lines]) + "\n"
 
 
 def claims_json(judged_claims: Sequence[JudgedClaim]) -> list[dict[str, Any]]:

@@ -11,24 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedhp.report.claims import questions as ask
-from fedhp.report.claims.judging import (
-    Claim,
-    JudgedClaim,
-    judge_claims,
-    on_all,
-    on_set,
-    set_for,
-)
-from fedhp.report.claims.runs import (
-    FINE_PERCENT,
-    Number,
-    Scale,
-    SuiteRuns,
-    final_accuracy,
-    time_to,
-    time_to_own_final,
-    waiting_time,
-)
+from fedhp.report.claims import runs as metrics
+from fedhp.report.claims.judging import Claim, JudgedClaim, judge_claims, on_all, on_set, set_for
+from fedhp.report.claims.runs import FEDHP, Number, Scale, SuiteRuns, final_accuracy, time_to
 from fedhp.report.formatting import label_name, target_name
 
 if TYPE_CHECKING:
@@ -40,19 +25,19 @@ PEAK, QUICKEST = 27, 30  # local steps: accuracy falls beyond, completion time f
 EMNIST_TARGET = 0.85
 
 # Seconds to 85 % (EMNIST, IID).
-EMNIST_TIME = {ask.FEDHP: 1064, "pens": 2725, "ldsgd": 1680, "adpsgd": 1129, "dpsgd": 2254}
+EMNIST_TIME = {FEDHP: 1064, "pens": 2725, "ldsgd": 1680, "adpsgd": 1129, "dpsgd": 2254}
 CIFAR_LESS_TIME = {"pens": 0.56, "ldsgd": 0.41, "adpsgd": 0.03, "dpsgd": 0.51}
 IMAGE_FASTER = {"pens": 2.17, "ldsgd": 1.65, "adpsgd": 1.06, "dpsgd": 2.07}
 # CIFAR-10 at p = 0.6: accuracy, and the seconds to it.
-CIFAR_06 = {ask.FEDHP: 0.7677, "pens": 0.7352, "ldsgd": 0.7054, "adpsgd": 0.6929, "dpsgd": 0.7035}
-CIFAR_06_TIME = {ask.FEDHP: 5015, "pens": 11953, "ldsgd": 8926, "adpsgd": 5539, "dpsgd": 10634}
+CIFAR_06 = {FEDHP: 0.7677, "pens": 0.7352, "ldsgd": 0.7054, "adpsgd": 0.6929, "dpsgd": 0.7035}
+CIFAR_06_TIME = {FEDHP: 5015, "pens": 11953, "ldsgd": 8926, "adpsgd": 5539, "dpsgd": 10634}
 CIFAR_08_MORE = {"pens": 0.0483, "ldsgd": 0.1337, "adpsgd": 0.1426, "dpsgd": 0.1352}
-IMAGE_08 = {ask.FEDHP: 0.5063, "pens": 0.4781, "ldsgd": 0.4569, "adpsgd": 0.4512, "dpsgd": 0.4583}
+IMAGE_08 = {FEDHP: 0.5063, "pens": 0.4781, "ldsgd": 0.4569, "adpsgd": 0.4512, "dpsgd": 0.4583}
 IMAGE_08_MORE = {"pens": 0.059, "ldsgd": 0.1081, "adpsgd": 0.1222, "dpsgd": 0.1047}
 # Mean waiting time, s, by the paper's data set.
 WAITING: Mapping[str, Mapping[str, float]] = {
-    CIFAR: {ask.FEDHP: 1.7, "pens": 12.1, "dpsgd": 10.6},
-    IMAGE: {ask.FEDHP: 3.2, "pens": 24.7, "ldsgd": 19.2, "adpsgd": 2.9, "dpsgd": 21.5},
+    CIFAR: {FEDHP: 1.7, "pens": 12.1, "dpsgd": 10.6},
+    IMAGE: {FEDHP: 3.2, "pens": 24.7, "ldsgd": 19.2, "adpsgd": 2.9, "dpsgd": 21.5},
 }
 ABSTRACT = "abstract"
 ABSTRACT_TIME, ABSTRACT_ACCURACY = 0.51, 0.05
@@ -68,25 +53,16 @@ def paper_verdicts(suite: Suite, runs: SuiteRuns) -> list[JudgedClaim]:
 
 
 def paper_claims() -> list[Claim]:
-    """All claims, figure by figure."""
     claims = [*_steps(), *_iid(), *_skewed(), *_waiting(), *_every_set(), *_abstract()]
     return sorted(claims, key=lambda claim: (claim.figure == ABSTRACT, claim.figure))
 
 
 def _steps() -> Iterator[Claim]:
+    accuracy = f"accuracy falls with more than {PEAK} local steps"
+    time = f"completion time falls with up to {QUICKEST} local steps"
     for name, text, paper, measure in (
-        (
-            "accuracy",
-            f"accuracy falls with more than {PEAK} local steps",
-            f"falls for tau > {PEAK}",
-            ask.accuracy_falls_beyond(PEAK),
-        ),
-        (
-            "time",
-            f"completion time falls with up to {QUICKEST} local steps",
-            f"falls for tau < {QUICKEST}",
-            ask.time_falls_until(QUICKEST),
-        ),
+        ("accuracy", accuracy, f"falls for tau > {PEAK}", ask.accuracy_falls_beyond(PEAK)),
+        ("time", time, f"falls for tau < {QUICKEST}", ask.time_falls_until(QUICKEST)),
     ):
         judge = on_set(set_for(CIFAR), measure, both_variants=False)
         yield Claim(f"{ask.STEPS_FIGURE}-{name}", ask.STEPS_FIGURE, text, paper, judge)
@@ -96,33 +72,33 @@ def _iid() -> Iterator[Claim]:
     at_target: Number = partial(time_to, target=EMNIST_TARGET)
     what = f"IID: time to {target_name(EMNIST_TARGET)}"
     yield from _values("fig3-time", EMNIST, what, EMNIST_TIME, number=at_target, scale=SECONDS)
-    shares = {rival: 1 - EMNIST_TIME[ask.FEDHP] / EMNIST_TIME[rival] for rival in ask.RIVALS}
+    shares = {rival: 1 - EMNIST_TIME[FEDHP] / EMNIST_TIME[rival] for rival in ask.RIVALS}
     less = "IID: FedHP's completion time is less"
-    yield from _ratios("fig3-less", EMNIST, less, shares, metric=ask.LESS_TIME)
-    yield from _ratios("fig3-less", CIFAR, less, CIFAR_LESS_TIME, metric=ask.LESS_TIME)
+    yield from _ratios("fig3-less", EMNIST, less, shares, metric=metrics.LESS_TIME)
+    yield from _ratios("fig3-less", CIFAR, less, CIFAR_LESS_TIME, metric=metrics.LESS_TIME)
     yield from _ratios(
-        "fig3-faster", IMAGE, "IID: FedHP is faster", IMAGE_FASTER, metric=ask.FASTER
+        "fig3-faster", IMAGE, "IID: FedHP is faster", IMAGE_FASTER, metric=metrics.FASTER
     )
 
 
 def _skewed() -> Iterator[Claim]:
-    gains = {rival: CIFAR_06[ask.FEDHP] / CIFAR_06[rival] - 1 for rival in ask.RIVALS}
-    saved = {rival: 1 - CIFAR_06_TIME[ask.FEDHP] / CIFAR_06_TIME[rival] for rival in ask.RIVALS}
+    gains = {rival: CIFAR_06[FEDHP] / CIFAR_06[rival] - 1 for rival in ask.RIVALS}
+    saved = {rival: 1 - CIFAR_06_TIME[FEDHP] / CIFAR_06_TIME[rival] for rival in ask.RIVALS}
     final, own_time = "final accuracy", "time to its own final accuracy"
     sooner = "FedHP has its final accuracy sooner than the rival its own, time less"
     more = "FedHP's accuracy is higher (relative)"
     for stem, name, skew, what, values, number, scale in (
-        ("fig4-final", CIFAR, 0.6, final, CIFAR_06, final_accuracy, FINE_PERCENT),
-        ("fig4-time", CIFAR, 0.6, own_time, CIFAR_06_TIME, time_to_own_final, SECONDS),
-        ("fig6-final", IMAGE, 0.8, final, IMAGE_08, final_accuracy, FINE_PERCENT),
+        ("fig4-final", CIFAR, 0.6, final, CIFAR_06, final_accuracy, metrics.FINE_PERCENT),
+        ("fig4-time", CIFAR, 0.6, own_time, CIFAR_06_TIME, metrics.time_to_own_final, SECONDS),
+        ("fig6-final", IMAGE, 0.8, final, IMAGE_08, final_accuracy, metrics.FINE_PERCENT),
     ):
         text = f"p = {skew}: {what}"
         yield from _values(stem, name, text, values, number=number, scale=scale, skew=skew)
     for stem, name, skew, what, bars, metric in (
-        ("fig4-more", CIFAR, 0.6, more, gains, ask.MORE_ACCURATE),
-        ("fig4-less", CIFAR, 0.6, sooner, saved, ask.LESS_OWN_TIME),
-        ("fig5-more", CIFAR, 0.8, more, CIFAR_08_MORE, ask.MORE_ACCURATE),
-        ("fig6-more", IMAGE, 0.8, more, IMAGE_08_MORE, ask.MORE_ACCURATE),
+        ("fig4-more", CIFAR, 0.6, more, gains, metrics.MORE_ACCURATE),
+        ("fig4-less", CIFAR, 0.6, sooner, saved, metrics.LESS_OWN_TIME),
+        ("fig5-more", CIFAR, 0.8, more, CIFAR_08_MORE, metrics.MORE_ACCURATE),
+        ("fig6-more", IMAGE, 0.8, more, IMAGE_08_MORE, metrics.MORE_ACCURATE),
     ):
         yield from _ratios(stem, name, f"p = {skew}: {what}", bars, metric=metric, skew=skew)
 
@@ -130,19 +106,21 @@ def _skewed() -> Iterator[Claim]:
 def _waiting() -> Iterator[Claim]:
     for name, known in WAITING.items():
         what = "mean waiting time"
-        yield from _values("fig7-waiting", name, what, known, number=waiting_time, scale=TENTHS)
+        yield from _values(
+            "fig7-waiting", name, what, known, number=metrics.waiting_time, scale=TENTHS
+        )
         # AD-PSGD waits less than FedHP: its order is a claim of its own.
-        less = {x: 1 - known[ask.FEDHP] / known[x] for x in known if x not in (ask.FEDHP, "adpsgd")}
-        yield from _ratios("fig7-less", name, "FedHP waits less", less, metric=ask.LESS_WAITING)
+        less = {x: 1 - known[FEDHP] / known[x] for x in known if x not in (FEDHP, "adpsgd")}
+        yield from _ratios("fig7-less", name, "FedHP waits less", less, metric=metrics.LESS_WAITING)
 
 
 def _every_set() -> Iterator[Claim]:
     """The sentences about each of the data sets."""
-    fastest = [(ask.FEDHP, rival) for rival in ("adpsgd", "ldsgd", "dpsgd", "pens")]
+    fastest = [(FEDHP, rival) for rival in ("adpsgd", "ldsgd", "dpsgd", "pens")]
     next_one = [("adpsgd", rival) for rival in ("ldsgd", "dpsgd", "pens")]
     no_adpsgd, no_pens = ([x for x in ask.FIVE if x != left_out] for left_out in ("adpsgd", "pens"))
     pens_first = ask.in_order(
-        ask.AHEAD, [("pens", r) for r in ask.RIVALS[1:]], skew=0.8, words="above"
+        metrics.AHEAD, [("pens", r) for r in ask.RIVALS[1:]], skew=0.8, words="above"
     )
     sentences = {
         "fig2-similar": (
@@ -153,7 +131,7 @@ def _every_set() -> Iterator[Claim]:
         "fig2-fastest": (
             "IID: FedHP converges fastest, AD-PSGD next",
             "this order",
-            ask.in_order(ask.FASTER, [*fastest, *next_one]),
+            ask.in_order(metrics.FASTER, [*fastest, *next_one]),
         ),
         "fig6-falls": (
             "accuracy falls with the non-IID level p, for all five",
@@ -178,17 +156,19 @@ def _every_set() -> Iterator[Claim]:
         "fig6-adpsgd": (
             "p = 0.8: AD-PSGD has the lowest accuracy",
             "lowest",
-            ask.in_order(ask.AHEAD, [(x, "adpsgd") for x in no_adpsgd], skew=0.8, words="above"),
+            ask.in_order(
+                metrics.AHEAD, [(x, "adpsgd") for x in no_adpsgd], skew=0.8, words="above"
+            ),
         ),
         "fig7-least": (
             "AD-PSGD waits least",
             "least",
-            ask.in_order(ask.WAITS_LESS, [("adpsgd", x) for x in no_adpsgd], words="below"),
+            ask.in_order(metrics.WAITS_LESS, [("adpsgd", x) for x in no_adpsgd], words="below"),
         ),
         "fig7-most": (
             "PENS waits most",
             "most",
-            ask.in_order(ask.WAITS_LESS, [(x, "pens") for x in no_pens], words="below"),
+            ask.in_order(metrics.WAITS_LESS, [(x, "pens") for x in no_pens], words="below"),
         ),
     }
     for name in SETS:
@@ -201,10 +181,10 @@ def _every_set() -> Iterator[Claim]:
 def _abstract() -> Iterator[Claim]:
     sooner = ask.closest(
         [
-            (_against(rival), ask.against(ask.LESS_TIME, {rival: ABSTRACT_TIME}))
+            (_against(rival), ask.against(metrics.LESS_TIME, {rival: ABSTRACT_TIME}))
             for rival in ask.RIVALS
         ],
-        ask.LESS_TIME.scale,
+        metrics.LESS_TIME.scale,
     )
     yield Claim(
         "abstract-time",
@@ -218,12 +198,12 @@ def _abstract() -> Iterator[Claim]:
         [
             (
                 f"{_against(rival)}, p = {skew:g}",
-                ask.against(ask.MORE_ACCURATE, {rival: ABSTRACT_ACCURACY}, skew=skew),
+                ask.against(metrics.MORE_ACCURATE, {rival: ABSTRACT_ACCURACY}, skew=skew),
             )
             for skew in (0.6, 0.8)
             for rival in ask.RIVALS
         ],
-        ask.MORE_ACCURATE.scale,
+        metrics.MORE_ACCURATE.scale,
     )
     yield Claim(
         "abstract-accuracy",
@@ -248,7 +228,7 @@ def _values(
     """One claim per algorithm: its absolute number."""
     for label, value in values.items():
         measure = ask.absolute(label, number, value=value, scale=scale, skew=skew)
-        judge = on_set(set_for(name), measure, both_variants=label == ask.FEDHP)
+        judge = on_set(set_for(name), measure, both_variants=label == FEDHP)
         text = f"{name}, {what}, {label_name(label)}"
         id_ = f"{stem}-{_slug(name)}-{label}"
         yield Claim(id_, _figure(stem), text, scale.text(value), judge, data=name)
@@ -260,7 +240,7 @@ def _ratios(
     what: str,
     bars: Mapping[str, float],
     *,
-    metric: ask.PairedMetric,
+    metric: metrics.PairedMetric,
     skew: float | None = None,
 ) -> Iterator[Claim]:
     """One claim per rival: FedHP is better by so much."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from operator import sub, truediv
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeAlias
 
 import numpy as np
 
@@ -24,10 +23,9 @@ from fedhp.report.claims.judging import (
     INTERVAL_SEEDS,
     REPORTED,
     UNKNOWN,
-    ClaimAnswer,
     Direction,
-    Evidence,
     Measure,
+    Verdict,
     attempt,
     is_papers_own,
     judge,
@@ -37,28 +35,22 @@ from fedhp.report.claims.judging import (
     with_interval,
 )
 from fedhp.report.claims.runs import (
-    FINE_PERCENT,
+    AHEAD,
+    FEDHP,
     LESS_POINTS,
-    LESS_SECONDS,
     PERCENT,
     POINTS,
-    SHARE,
-    TIMES,
-    Combine,
-    DataLevel,
+    Evidence,
     NoSample,
     Number,
+    PairedMetric,
     Pairs,
     Sample,
     Scale,
     final_accuracy,
-    paired_runs,
+    number_pairs,
     require_learning,
-    sample_numbers,
-    sample_times,
     time_to,
-    time_to_own_final,
-    waiting_time,
 )
 from fedhp.report.formatting import count, label_name, listed, score, seconds, target_name
 from fedhp.report.groups import RunCurves
@@ -67,7 +59,6 @@ if TYPE_CHECKING:
     from fedhp.engine.runs.suite import PaperSet
 
 P = ParamSpec("P")
-FEDHP = "fedhp"
 RIVALS = ("pens", "ldsgd", "adpsgd", "dpsgd")
 FIVE = (FEDHP, *RIVALS)
 HIGH_SKEW = 0.8
@@ -75,46 +66,17 @@ NEAR = 0.1  # an absolute number agrees within this share of the paper's
 SIMILAR = 0.02  # accuracies within this difference count as similar
 STEPS_FIGURE = "fig1"
 FEWEST_STEP_COUNTS = 3  # that make a curve
+# Runs by number of local steps, rising, then by seed; all have the same seeds.
+StepRuns: TypeAlias = Mapping[int, Mapping[int, RunCurves]]
 
 
-@dataclass(frozen=True, slots=True)
-class PairedMetric:
-    scale: Scale
-    sample: Callable[[Evidence, Pairs], Sample]
-
-
-def question(ask: Callable[Concatenate[Evidence, P], ClaimAnswer]) -> Callable[P, Measure]:
+def question(ask: Callable[Concatenate[Evidence, P], Verdict]) -> Callable[P, Measure]:
     """A question whose parts are given first, and the runs when it is asked."""
 
     def fixed(*parts: P.args, **named: P.kwargs) -> Measure:
         return lambda evidence: ask(evidence, *parts, **named)
 
     return fixed
-
-
-def _of(number: Number, combine: Combine) -> Callable[[Evidence, Pairs], Sample]:
-    def sample(evidence: Evidence, pairs: Pairs) -> Sample:
-        if number in (final_accuracy, time_to_own_final):
-            require_learning(itertools.chain(*pairs.values()), evidence.data_set.targets)
-        return sample_numbers(pairs, number, combine=combine)
-
-    return sample
-
-
-def _of_times(combine: Combine) -> Callable[[Evidence, Pairs], Sample]:
-    return lambda evidence, pairs: sample_times(pairs, evidence.data_set.targets, combine=combine)
-
-
-# The first's number is a, the second's b.
-LESS_TIME = PairedMetric(PERCENT, _of_times(lambda a, b: 1 - a / b))
-FASTER = PairedMetric(TIMES, _of_times(lambda a, b: b / a))
-TIME_SHARE = PairedMetric(SHARE, _of_times(truediv))
-LESS_OWN_TIME = PairedMetric(PERCENT, _of(time_to_own_final, lambda a, b: 1 - a / b))
-MORE_ACCURATE = PairedMetric(FINE_PERCENT, _of(final_accuracy, lambda a, b: a / b - 1))
-AHEAD = PairedMetric(POINTS, _of(final_accuracy, sub))
-LESS_WAITING = PairedMetric(PERCENT, _of(waiting_time, lambda a, b: 1 - a / b))
-WAITING_SHARE = PairedMetric(SHARE, _of(waiting_time, truediv))
-WAITS_LESS = PairedMetric(LESS_SECONDS, _of(waiting_time, sub))
 
 
 def name_of(label: str) -> str:
@@ -131,12 +93,11 @@ def against(
     skew: float | None = None,
     clear: bool = False,
     need: int = 1,
-) -> ClaimAnswer:
+) -> Verdict:
     """FedHP against each rival, by at least its bar (by anything, where it has none)."""
 
-    def one(rival: str) -> ClaimAnswer:
-        pairs = paired_runs(evidence.runs, evidence.level(skew), ours=evidence.fedhp, theirs=rival)
-        sample = metric.sample(evidence, pairs)
+    def one(rival: str) -> Verdict:
+        sample = metric.sample(evidence, FEDHP, rival, skew)
         return judge(sample, metric.scale, bar=bars[rival], clear=clear, need=need)
 
     parts = measure_each(bars, one, name=name_of)
@@ -151,13 +112,11 @@ def in_order(
     *,
     skew: float | None = None,
     words: str = "before",
-) -> ClaimAnswer:
+) -> Verdict:
     """The first of each pair is better than its second."""
 
-    def one(names: tuple[str, str]) -> ClaimAnswer:
-        ours, theirs = (_label(evidence, name) for name in names)
-        runs = paired_runs(evidence.runs, evidence.level(skew), ours=ours, theirs=theirs)
-        return judge(metric.sample(evidence, runs), metric.scale)
+    def one(names: tuple[str, str]) -> Verdict:
+        return judge(metric.sample(evidence, *names, skew), metric.scale)
 
     def words_of(names: tuple[str, str]) -> str:
         return f"{label_name(names[0])} {words} {label_name(names[1])}"
@@ -166,9 +125,7 @@ def in_order(
 
 
 @question
-def closest(
-    evidence: Evidence, measures: Sequence[tuple[str, Measure]], scale: Scale
-) -> ClaimAnswer:
+def closest(evidence: Evidence, measures: Sequence[tuple[str, Measure]], scale: Scale) -> Verdict:
     """Several questions, of whose numbers the least favourable is shown."""
     parts = [(name, attempt(partial(each, evidence))) for name, each in measures]
     whole = merge(parts)
@@ -206,27 +163,23 @@ def absolute(
     value: float,
     scale: Scale,
     skew: float | None = None,
-) -> ClaimAnswer:
+) -> Verdict:
     """Is an algorithm's number about the paper's? Only with its data, models and rounds."""
-    level = evidence.level(skew)
-    own = _label(evidence, label)
-    runs = evidence.runs.runs(level.data, own, skew=level.skew)
-    if not runs:
-        raise NoSample(f"no finished run of {label_name(own)} at {level.name}")
-    numbers = [known for run in runs if (known := number(run)) is not None]
+    runs = evidence.by_seed(label, skew)
+    numbers = [known for run in runs.values() if (known := number(run)) is not None]
     spread = interval(numbers)
     if spread is None:
-        return ClaimAnswer(UNKNOWN, reasons=("never reached here",))
+        return Verdict(UNKNOWN, reasons=("never reached here",))
     text = with_interval(spread, scale)
     if len(numbers) < len(runs):
         text += f" (reached in {len(numbers)} of {len(runs)})"
-    answer = ClaimAnswer(UNKNOWN, (text,), spread.count, interval=spread)
+    answer = Verdict(UNKNOWN, (text,), spread.count, interval=spread)
     if evidence.suite.profile != "paper" or not is_papers_own(evidence.data_set):
         other = "other data" if evidence.suite.profile == "paper" else "smaller models and data"
         reason = f"{other}: absolute numbers cannot be compared, ratios are judged separately"
         return replace(answer, reasons=(reason,))
-    inside = spread.low is not None and spread.high is not None
-    inside = inside and (spread.low or 0.0) <= value <= (spread.high or 0.0)
+    low, high = spread.low, spread.high
+    inside = low is not None and high is not None and low <= value <= high
     if inside or abs(spread.mean / value - 1) <= NEAR:
         return replace(answer, status=HOLDS)
     reason = f"{spread.mean / value:.2f} times the paper's"
@@ -234,7 +187,7 @@ def absolute(
 
 
 @question
-def highest_everywhere(evidence: Evidence, rivals: Sequence[str]) -> ClaimAnswer:
+def highest_everywhere(evidence: Evidence, rivals: Sequence[str]) -> Verdict:
     """FedHP is the most accurate at every level that was run; the closest rival is shown."""
     levels = evidence.runs.levels(evidence.data_set.key, evidence.fedhp)
     if not levels:
@@ -248,12 +201,11 @@ def highest_everywhere(evidence: Evidence, rivals: Sequence[str]) -> ClaimAnswer
 
 
 @question
-def similar_accuracy(evidence: Evidence, rivals: Sequence[str]) -> ClaimAnswer:
+def similar_accuracy(evidence: Evidence, rivals: Sequence[str]) -> Verdict:
     """No rival's final accuracy is far from FedHP's."""
 
-    def one(rival: str) -> ClaimAnswer:
-        pairs = paired_runs(evidence.runs, evidence.level(), ours=evidence.fedhp, theirs=rival)
-        answer = judge(AHEAD.sample(evidence, pairs), AHEAD.scale)
+    def one(rival: str) -> Verdict:
+        answer = judge(AHEAD.sample(evidence, FEDHP, rival), AHEAD.scale)
         spread = answer.interval
         assert spread is not None
         far = max(abs(spread.mean if v is None else v) for v in (spread.low, spread.high))
@@ -266,21 +218,18 @@ def similar_accuracy(evidence: Evidence, rivals: Sequence[str]) -> ClaimAnswer:
 
 
 @question
-def falls_with_skew(evidence: Evidence, labels: Sequence[str], *, need: int = 1) -> ClaimAnswer:
+def falls_with_skew(evidence: Evidence, labels: Sequence[str], *, need: int = 1) -> Verdict:
     """Each one's accuracy is lower at p = 0.8 than on IID data, and rises nowhere between."""
-
-    def one(label: str) -> ClaimAnswer:
-        return _falls(evidence, _label(evidence, label), need=need)
-
-    return merge(measure_each(labels, one, name=label_name))
+    falls = partial(_falls, evidence, need=need)
+    return merge(measure_each(labels, falls, name=label_name))
 
 
 @question
-def falls_least(evidence: Evidence, rivals: Sequence[str], *, need: int = 1) -> ClaimAnswer:
+def falls_least(evidence: Evidence, rivals: Sequence[str], *, need: int = 1) -> Verdict:
     """FedHP loses less from IID data to p = 0.8 than each rival."""
 
-    def one(rival: str) -> ClaimAnswer:
-        ours, theirs = _drops(evidence, evidence.fedhp), _drops(evidence, rival)
+    def one(rival: str) -> Verdict:
+        ours, theirs = _drops(evidence, FEDHP), _drops(evidence, rival)
         values = tuple(theirs[seed] - ours[seed] for seed in ours if seed in theirs)
         if not values:
             raise NoSample(f"FedHP and {name_of(rival)} have no seed in common")
@@ -290,23 +239,15 @@ def falls_least(evidence: Evidence, rivals: Sequence[str], *, need: int = 1) -> 
 
 
 @question
-def reported(evidence: Evidence, measure: Measure) -> ClaimAnswer:
+def reported(evidence: Evidence, measure: Measure) -> Verdict:
     """The same numbers without a bar to pass."""
     answer = measure(evidence)
     return answer if answer.status == UNKNOWN else replace(answer, status=REPORTED)
 
 
-def _number_pairs(
-    runs: Iterable[tuple[RunCurves, RunCurves]], number: Number
-) -> list[tuple[float, float]]:
-    """The numbers of the pairs that have both."""
-    values = [(number(a), number(b)) for a, b in runs]
-    return [(a, b) for a, b in values if a is not None and b is not None]
-
-
-def _rises(runs: Sequence[tuple[RunCurves, RunCurves]], number: Number) -> bool:
+def _rises(pairs: Pairs, number: Number) -> bool:
     """Whether the number is clearly larger in the second run of the pairs."""
-    values = [b - a for a, b in _number_pairs(runs, number)]
+    values = [b - a for a, b in number_pairs(pairs, number)]
     spread = interval(values)
     if spread is None:
         return False
@@ -315,72 +256,46 @@ def _rises(runs: Sequence[tuple[RunCurves, RunCurves]], number: Number) -> bool:
     return (spread.low or 0.0) > 0
 
 
-def _falls(evidence: Evidence, label: str, *, need: int) -> ClaimAnswer:
-    drops = _drops(evidence, label)
+def _falls(evidence: Evidence, name: str, *, need: int) -> Verdict:
+    drops = _drops(evidence, name)
     answer = judge(Sample(tuple(-drop for drop in drops.values())), LESS_POINTS, need=need)
-    even, data = evidence.level().skew, evidence.data_set.key
-    levels = [p for p in evidence.runs.levels(data, label) if even <= p <= HIGH_SKEW]
-    for low, high in itertools.pairwise(levels):
-        before, after = (evidence.runs.by_seed(data, label, skew=p) for p in (low, high))
-        runs = [(before[seed], after[seed]) for seed in before if seed in after]
-        if answer.status == HOLDS and _rises(runs, final_accuracy):
-            reason = f"rises from p = {low:g} to {high:g}"
+    levels = evidence.runs.levels(evidence.data_set.key, evidence.label(name))
+    between = [p for p in levels if evidence.level() <= p <= HIGH_SKEW]
+    return _unbroken(answer, "p", {p: evidence.by_seed(name, p) for p in between}, final_accuracy)
+
+
+def _unbroken(
+    answer: Verdict,
+    symbol: str,
+    runs: Mapping[float, Mapping[int, RunCurves]] | StepRuns,
+    number: Number,
+) -> Verdict:
+    """The same, unless the number clearly rises from one of these groups of runs to the next."""
+    for (one, before), (other, after) in itertools.pairwise(runs.items()):
+        if answer.status == HOLDS and _rises(_common(before, after), number):
+            reason = f"rises from {symbol} = {one:g} to {other:g}"
             return replace(answer, status=FAILS, reasons=(reason,))
     return answer
 
 
-def _drops(evidence: Evidence, label: str) -> dict[int, float]:
+def _common(before: Mapping[int, RunCurves], after: Mapping[int, RunCurves]) -> Pairs:
+    return [(run, after[seed]) for seed, run in before.items() if seed in after]
+
+
+def _drops(evidence: Evidence, name: str) -> dict[int, float]:
     """By how much final accuracy falls from IID data to p = 0.8, by seed."""
-    even, skewed = evidence.level(), evidence.level(HIGH_SKEW)
-    before, after = (_finals(evidence, label, level) for level in (even, skewed))
-    runs = evidence.runs.runs(even.data, label, skew=even.skew)
-    require_learning(runs, evidence.data_set.targets)
-    drops = {seed: before[seed] - after[seed] for seed in before if seed in after}
+    before, after = evidence.by_seed(name), evidence.by_seed(name, HIGH_SKEW)
+    require_learning(before.values(), evidence.data_set.targets)
+    finals = {
+        seed: (final_accuracy(run), final_accuracy(after[seed]))
+        for seed, run in before.items()
+        if seed in after
+    }
+    drops = {s: a - b for s, (a, b) in finals.items() if a is not None and b is not None}
     if not drops:
-        raise NoSample(
-            f"{label_name(label)} has no seed in common at {even.name} and {skewed.name}"
-        )
+        levels = f"{evidence.level_name()} and {evidence.level_name(HIGH_SKEW)}"
+        raise NoSample(f"{label_name(evidence.label(name))} has no seed in common at {levels}")
     return drops
-
-
-def _finals(evidence: Evidence, label: str, level: DataLevel) -> dict[int, float]:
-    runs = evidence.runs.by_seed(level.data, label, skew=level.skew)
-    if not runs:
-        raise NoSample(f"no finished run of {label_name(label)} at {level.name}")
-    return {seed: value for seed, run in runs.items() if (value := final_accuracy(run)) is not None}
-
-
-def _label(evidence: Evidence, name: str) -> str:
-    return evidence.fedhp if name == FEDHP else name
-
-
-@dataclass(frozen=True, slots=True)
-class StepSweep:
-    """Runs by number of local steps, ascending, then by seed; all have the same seeds."""
-
-    runs: Mapping[int, Mapping[int, RunCurves]]
-
-    @property
-    def taus(self) -> list[int]:
-        return list(self.runs)
-
-    @property
-    def seeds(self) -> int:
-        """How many seeds all have."""
-        return min(len(by_seed) for by_seed in self.runs.values())
-
-    def numbers(self, tau: int, number: Number) -> list[float]:
-        return [v for run in self.runs[tau].values() if (v := number(run)) is not None]
-
-    def mean(self, tau: int, number: Number) -> float:
-        return float(np.mean(self.numbers(tau, number) or [np.nan]))
-
-    def pairs(self, one: int, other: int) -> list[tuple[RunCurves, RunCurves]]:
-        """The runs of two numbers of steps, seed by seed."""
-        return [(run, self.runs[other][seed]) for seed, run in self.runs[one].items()]
-
-    def number_pairs(self, one: int, other: int, number: Number) -> list[tuple[float, float]]:
-        return _number_pairs(self.pairs(one, other), number)
 
 
 def steps_of(label: str, data_set: PaperSet) -> int:
@@ -389,16 +304,17 @@ def steps_of(label: str, data_set: PaperSet) -> int:
     return int(parse_variant(label).settings.get("steps", default))
 
 
-def step_sweep(evidence: Evidence) -> StepSweep:
+def _step_runs(evidence: Evidence) -> StepRuns:
     """The runs of figure 1 on this data set."""
     data_set = evidence.data_set
     figures = [f for f in evidence.suite.figures if f.name == STEPS_FIGURE]
-    figure = next((figure for figure in figures if data_set.key in figure.sets), None)
-    if figure is None:
+    figures = [figure for figure in figures if data_set.key in figure.sets]
+    if not figures:
         raise NoSample(f"{STEPS_FIGURE} was not asked for on {data_set.title}")
+    [skew, *_], labels = figures[0].skews, figures[0].algorithms
     runs = {
-        steps_of(label, data_set): evidence.runs.by_seed(data_set.key, label, skew=figure.skews[0])
-        for label in figure.algorithms
+        steps_of(label, data_set): evidence.runs.by_seed(data_set.key, label, skew=skew)
+        for label in labels
     }
     runs = {tau: runs[tau] for tau in sorted(runs) if runs[tau]}
     if len(runs) < FEWEST_STEP_COUNTS:
@@ -408,101 +324,83 @@ def step_sweep(evidence: Evidence) -> StepSweep:
     seeds = set.intersection(*(set(by_seed) for by_seed in runs.values()))
     if not seeds:
         raise NoSample("the numbers of steps have no seed in common")
-    return StepSweep({tau: {seed: runs[tau][seed] for seed in sorted(seeds)} for tau in runs})
+    return {tau: {seed: runs[tau][seed] for seed in sorted(seeds)} for tau in runs}
 
 
 @question
-def accuracy_falls_beyond(evidence: Evidence, limit: int) -> ClaimAnswer:
+def accuracy_falls_beyond(evidence: Evidence, limit: int) -> Verdict:
     """Final accuracy is lower with many steps than with `limit`, and rises nowhere after it."""
-    sweep = step_sweep(evidence)
-    later = [tau for tau in sweep.taus if tau > limit]
-    start = max((tau for tau in sweep.taus if tau <= limit), default=0)
+    runs = _step_runs(evidence)
+    later = [tau for tau in runs if tau > limit]
+    start = max((tau for tau in runs if tau <= limit), default=0)
     if not later or not start:
         raise NoSample(f"needs runs with at most and with more than {limit} steps")
-    pairs = sweep.number_pairs(start, later[-1], final_accuracy)
+    pairs = number_pairs(_common(runs[start], runs[later[-1]]), final_accuracy)
     answer = judge(Sample(tuple(a - b for a, b in pairs)), POINTS)
-    ends = listed([_at(sweep, tau, final_accuracy, score) for tau in (start, later[-1])])
-    answer = replace(answer, values=(ends, _peak(sweep)[1]))
-    return _unbroken(answer, sweep, [start, *later], number=final_accuracy)
+    ends = listed([_at(runs, tau, final_accuracy, score) for tau in (start, later[-1])])
+    answer = replace(answer, values=(ends, _peak(runs)[1]))
+    return _unbroken(answer, "tau", {t: runs[t] for t in (start, *later)}, final_accuracy)
 
 
 @question
-def time_falls_until(evidence: Evidence, limit: int) -> ClaimAnswer:
+def time_falls_until(evidence: Evidence, limit: int) -> Verdict:
     """Completion time is less with `limit` steps than with few, and rises nowhere before it."""
-    sweep = step_sweep(evidence)
-    early = [tau for tau in sweep.taus if tau <= limit]
-    target, arrived = _sweep_target(sweep, early, evidence.data_set.targets)
+    runs = _step_runs(evidence)
+    early = [tau for tau in runs if tau <= limit]
+    target, arrived = _sweep_target(runs, early, evidence.data_set.targets)
     number = partial(time_to, target=target)
     first, last = arrived[0], arrived[-1]
-    saved = [1 - b / a for a, b in sweep.number_pairs(first, last, number)]
-    answer = judge(Sample(tuple(saved)), PERCENT)
-    ends = listed([_at(sweep, tau, number, seconds) for tau in (first, last)])
+    pairs = number_pairs(_common(runs[first], runs[last]), number)
+    answer = judge(Sample(tuple(1 - b / a for a, b in pairs)), PERCENT)
+    ends = listed([_at(runs, tau, number, seconds) for tau in (first, last)])
     answer = replace(answer, values=(f"{ends} to {target_name(target)}",))
-    answer = _unbroken(answer, sweep, arrived, number=number)
+    answer = _unbroken(answer, "tau", {tau: runs[tau] for tau in arrived}, number)
     return replace(answer, reasons=(*answer.reasons, *_late_words(early, arrived)))
 
 
 @question
-def accuracy_peaks_inside(evidence: Evidence, need: int) -> ClaimAnswer:
+def accuracy_peaks_inside(evidence: Evidence, need: int) -> Verdict:
     """The best number of steps is neither the least nor the most that were run."""
-    sweep = step_sweep(evidence)
-    taus, (peak, words) = sweep.taus, _peak(sweep)
-    ends = [tau for tau in (taus[0], taus[-1]) if tau != peak]
-    shown = ", ".join(_at(sweep, tau, final_accuracy, score) for tau in ends)
-    values = (words, shown)
+    runs = _step_runs(evidence)
+    (peak, words), (first, *_, last) = _peak(runs), runs
+    ends = [tau for tau in (first, last) if tau != peak]
+    values = (words, ", ".join(_at(runs, tau, final_accuracy, score) for tau in ends))
     if len(ends) < 2:
-        where = "least" if peak == taus[0] else "most"
-        reasons: tuple[str, ...] = (f"the peak is at the {where} steps run",)
-        answer = ClaimAnswer(FAILS, values, sweep.seeds, reasons)
-    else:
-        flat = [tau for tau in ends if not _rises(sweep.pairs(tau, peak), final_accuracy)]
-        reasons = (f"not clearly above tau = {listed(map(str, flat))}",) if flat else ()
-        answer = ClaimAnswer(FAILS if flat else HOLDS, values, sweep.seeds, reasons, "same")
-    return _enough(answer, need)
+        reason = f"the peak is at the {'least' if peak == first else 'most'} steps run"
+        return _enough(Verdict(FAILS, values, len(runs[peak]), (reason,)), need)
+    flat = [tau for tau in ends if not _rises(_common(runs[tau], runs[peak]), final_accuracy)]
+    reasons = (f"not clearly above tau = {listed(map(str, flat))}",) if flat else ()
+    status = FAILS if flat else HOLDS
+    return _enough(Verdict(status, values, len(runs[peak]), reasons, "same"), need)
 
 
 @question
-def time_falls_first(evidence: Evidence, need: int) -> ClaimAnswer:
+def time_falls_first(evidence: Evidence, need: int) -> Verdict:
     """From the fewest steps on, completion time falls until some number of steps."""
-    sweep = step_sweep(evidence)
-    target, arrived = _sweep_target(sweep, sweep.taus, evidence.data_set.targets)
+    runs = _step_runs(evidence)
+    target, arrived = _sweep_target(runs, list(runs), evidence.data_set.targets)
     number = partial(time_to, target=target)
-    least = min(arrived, key=lambda tau: sweep.mean(tau, number))
-    ends = listed([_at(sweep, tau, number, seconds) for tau in (arrived[0], arrived[-1])])
-    values = (
-        f"least {_at(sweep, least, number, seconds)}",
-        ends,
-        f"to {target_name(target)}",
-    )
-    falls = least != arrived[0] and _rises(sweep.pairs(least, arrived[0]), number)
-    reasons = [] if falls else [f"not clearly less than at tau = {arrived[0]}"]
-    if falls and least == arrived[-1]:
+    first, last = arrived[0], arrived[-1]
+    least = min(arrived, key=lambda tau: _mean(runs[tau], number))
+    ends = listed([_at(runs, tau, number, seconds) for tau in (first, last)])
+    values = (f"least {_at(runs, least, number, seconds)}", ends, f"to {target_name(target)}")
+    falls = least != first and _rises(_common(runs[least], runs[first]), number)
+    reasons = [] if falls else [f"not clearly less than at tau = {first}"]
+    if falls and least == last:
         reasons.append("it falls to the end of what was run")
-    reasons += _late_words(sweep.taus, arrived)
+    reasons += _late_words(runs, arrived)
     way: Direction = "same" if falls else ""
     status = HOLDS if falls else FAILS
-    return _enough(ClaimAnswer(status, values, sweep.seeds, tuple(reasons), way), need)
-
-
-def _unbroken(
-    answer: ClaimAnswer, sweep: StepSweep, taus: Sequence[int], *, number: Number
-) -> ClaimAnswer:
-    """The same, unless the number clearly rises somewhere along these numbers of steps."""
-    for one, other in itertools.pairwise(taus):
-        if answer.status == HOLDS and _rises(sweep.pairs(one, other), number):
-            reason = f"rises from tau = {one} to {other}"
-            return replace(answer, status=FAILS, reasons=(reason,))
-    return answer
+    return _enough(Verdict(status, values, len(runs[first]), tuple(reasons), way), need)
 
 
 def _sweep_target(
-    sweep: StepSweep, taus: Sequence[int], targets: Sequence[float]
+    runs: StepRuns, taus: Sequence[int], targets: Sequence[float]
 ) -> tuple[float, list[int]]:
     """The target that most numbers of steps reach in every seed, of these the highest."""
 
     def arrived(target: float) -> list[int]:
-        number = partial(time_to, target=target)
-        return [tau for tau in taus if len(sweep.numbers(tau, number)) == sweep.seeds]
+        return [t for t in taus if all(time_to(r, target) is not None for r in runs[t].values())]
 
     chosen = max(targets, key=lambda target: (len(arrived(target)), target), default=None)
     if chosen is None or len(arrived(chosen)) < 2:
@@ -510,21 +408,26 @@ def _sweep_target(
     return chosen, arrived(chosen)
 
 
-def _peak(sweep: StepSweep) -> tuple[int, str]:
-    peak = max(sweep.taus, key=lambda tau: sweep.mean(tau, final_accuracy))
-    return peak, f"peak {_at(sweep, peak, final_accuracy, score)}"
+def _mean(runs: Mapping[int, RunCurves], number: Number) -> float:
+    known = [value for run in runs.values() if (value := number(run)) is not None]
+    return float(np.mean(known or [np.nan]))
 
 
-def _late_words(taus: Sequence[int], arrived: Sequence[int]) -> list[str]:
+def _peak(runs: StepRuns) -> tuple[int, str]:
+    peak = max(runs, key=lambda tau: _mean(runs[tau], final_accuracy))
+    return peak, f"peak {_at(runs, peak, final_accuracy, score)}"
+
+
+def _late_words(taus: Iterable[int], arrived: Sequence[int]) -> list[str]:
     late = [str(tau) for tau in taus if tau not in arrived]
     return [f"tau = {listed(late)} never reached it in every seed"] if late else []
 
 
-def _at(sweep: StepSweep, tau: int, number: Number, write: Callable[[float], str]) -> str:
-    return f"{write(sweep.mean(tau, number))} at tau = {tau}"
+def _at(runs: StepRuns, tau: int, number: Number, write: Callable[[float], str]) -> str:
+    return f"{write(_mean(runs[tau], number))} at tau = {tau}"
 
 
-def _enough(answer: ClaimAnswer, need: int) -> ClaimAnswer:
+def _enough(answer: Verdict, need: int) -> Verdict:
     if answer.seeds >= need:
         return answer
     return replace(answer, status=UNKNOWN, reasons=(seeds_needed(need, answer.seeds),))

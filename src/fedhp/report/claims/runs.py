@@ -7,9 +7,10 @@ that both algorithms reached in every common seed.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import sub, truediv
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedhp.record.reader import time_to as first_time
@@ -17,13 +18,14 @@ from fedhp.report.formatting import label_name, target_name
 from fedhp.report.groups import RunCurves, read_curves
 
 if TYPE_CHECKING:
-    from fedhp.engine.runs.suite import PaperCell, Suite
+    from fedhp.engine.runs.suite import PaperCell, PaperSet, Suite
 
 Key: TypeAlias = tuple[str, float, str]  # data set, non-IID level, label
 Number: TypeAlias = Callable[[RunCurves], float | None]
 Combine: TypeAlias = Callable[[float, float], float]  # of the first's and the second's number
-Pairs: TypeAlias = Mapping[int, tuple[RunCurves, RunCurves]]  # by seed
+Pairs: TypeAlias = Sequence[tuple[RunCurves, RunCurves]]  # of equal seeds
 
+FEDHP = "fedhp"  # stands for the variant of FedHP that is judged
 RISING = 0.05  # of its accuracy gained in the last quarter: a run has not converged
 
 
@@ -87,16 +89,39 @@ class NoSample(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DataLevel:
-    """A data set at a non-IID level; `iid` if every class is spread evenly."""
+class Evidence:
+    """What a claim is judged on: the runs, the data set, and FedHP's variant."""
 
-    data: str
-    skew: float
-    iid: bool = False
+    runs: SuiteRuns
+    suite: Suite
+    data_set: PaperSet
+    fedhp: str
 
-    @property
-    def name(self) -> str:
-        return f"p = {self.skew:g}" + (" (IID)" if self.iid else "")
+    def label(self, name: str) -> str:
+        return self.fedhp if name == FEDHP else name
+
+    def level(self, skew: float | None = None) -> float:
+        """A non-IID level; without one that of IID data, where every class is spread evenly."""
+        return round(3 / self.data_set.experiment.workers, 6) if skew is None else skew
+
+    def level_name(self, skew: float | None = None) -> str:
+        level = self.level(skew)
+        return f"p = {level:g}" + (" (IID)" if abs(level - self.level()) < 1e-6 else "")
+
+    def by_seed(self, name: str, skew: float | None = None) -> dict[int, RunCurves]:
+        label = self.label(name)
+        runs = self.runs.by_seed(self.data_set.key, label, skew=self.level(skew))
+        if not runs:
+            raise NoSample(f"no finished run of {label_name(label)} at {self.level_name(skew)}")
+        return runs
+
+    def pairs(self, ours: str, theirs: str, skew: float | None = None) -> Pairs:
+        first, second = self.by_seed(ours, skew), self.by_seed(theirs, skew)
+        pairs = [(run, second[seed]) for seed, run in first.items() if seed in second]
+        if not pairs:
+            names = [label_name(self.label(name)) for name in (ours, theirs)]
+            raise NoSample(f"{' and '.join(names)} have no seed in common")
+        return pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,72 +202,81 @@ def require_learning(runs: Iterable[RunCurves], targets: Sequence[float]) -> Non
         raise NoSample(f"no run reached even {target_name(lowest)}: too little was learned")
 
 
-def paired_runs(runs: SuiteRuns, level: DataLevel, *, ours: str, theirs: str) -> Pairs:
-    first = runs.by_seed(level.data, ours, skew=level.skew)
-    second = runs.by_seed(level.data, theirs, skew=level.skew)
-    for label, by_seed in ((ours, first), (theirs, second)):
-        if not by_seed:
-            raise NoSample(f"no finished run of {label_name(label)} at {level.name}")
-    pairs = {seed: (first[seed], second[seed]) for seed in first if seed in second}
-    if not pairs:
-        raise NoSample(f"{label_name(ours)} and {label_name(theirs)} have no seed in common")
-    return pairs
+def number_pairs(pairs: Pairs, number: Number) -> list[tuple[float, float]]:
+    """The numbers of the pairs that have both."""
+    values = [(number(first), number(second)) for first, second in pairs]
+    return [(a, b) for a, b in values if a is not None and b is not None]
 
 
-def sample_numbers(pairs: Pairs, number: Number, *, combine: Combine) -> Sample:
-    """A number of each pair of runs, combined."""
-    values = []
-    for first, second in pairs.values():
-        ours, theirs = number(first), number(second)
-        if ours is not None and theirs is not None:
-            values.append(_combined(combine, ours, theirs, name=second.summary.algorithm))
-    if not values:
-        raise NoSample("the runs do not have this number")
-    rising = number is final_accuracy and any(map(still_rising, itertools.chain(*pairs.values())))
-    return Sample(tuple(values), rising=rising)
+@dataclass(frozen=True, slots=True)
+class PairedMetric:
+    """How two runs of one seed are compared."""
+
+    scale: Scale
+    combine: Combine
+    number: Number | None = None  # None: the time to a common target
+
+    def sample(
+        self, evidence: Evidence, ours: str, theirs: str, skew: float | None = None
+    ) -> Sample:
+        pairs, targets = evidence.pairs(ours, theirs, skew), evidence.data_set.targets
+        try:
+            if self.number is None:
+                return self._times(pairs, targets)
+            if self.number is not waiting_time:
+                require_learning(chain(*pairs), targets)
+            values = tuple(self.combine(a, b) for a, b in number_pairs(pairs, self.number))
+        except ZeroDivisionError:
+            name = label_name(evidence.label(theirs))
+            raise NoSample(f"a number of {name} or its rival is 0: no ratio") from None
+        if not values:
+            raise NoSample("the runs do not have this number")
+        rising = self.number is final_accuracy and any(map(still_rising, chain(*pairs)))
+        return Sample(values, rising=rising)
+
+    def _times(self, pairs: Pairs, targets: Sequence[float]) -> Sample:
+        """A second run that does not reach the target counts with its whole time: a bound."""
+        target, late = _common_target(pairs, targets)
+        values = []
+        for first, second in pairs:
+            ours, theirs = time_to(first, target), time_to(second, target)
+            assert ours is not None  # by the choice of the target
+            theirs = second.summary.completion_time if theirs is None else theirs
+            values.append(self.combine(ours, theirs))
+        bound = ""
+        if late:
+            rival = label_name(pairs[0][1].summary.algorithm)
+            seeds = "" if late == len(pairs) else f" in {late} of {len(pairs)} seeds"
+            bound = f"{rival} never reached {target_name(target)}{seeds}; its whole time counts"
+        return Sample(tuple(values), f"to {target_name(target)}", bound)
 
 
-def sample_times(pairs: Pairs, targets: Sequence[float], *, combine: Combine) -> Sample:
-    """The times to a common target, combined.
-
-    A second run that reaches no target counts with its whole time, which is a bound.
-    """
-    runs = list(pairs.values())
-    target, late = _common_target(runs, targets)
-    values = []
-    for first, second in runs:
-        ours, theirs = time_to(first, target), time_to(second, target)
-        assert ours is not None  # by the choice of the target
-        theirs = second.summary.completion_time if theirs is None else theirs
-        values.append(_combined(combine, ours, theirs, name=second.summary.algorithm))
-    bound = ""
-    if late:
-        rival = label_name(runs[0][1].summary.algorithm)
-        seeds = "" if late == len(runs) else f" in {late} of {len(runs)} seeds"
-        bound = f"{rival} never reached {target_name(target)}{seeds}; its whole time counts"
-    return Sample(tuple(values), f"to {target_name(target)}", bound)
+def _less(first: float, second: float) -> float:
+    return 1 - first / second
 
 
-def _common_target(
-    runs: Sequence[tuple[RunCurves, RunCurves]], targets: Sequence[float]
-) -> tuple[float, int]:
+LESS_TIME = PairedMetric(PERCENT, _less)
+FASTER = PairedMetric(TIMES, lambda a, b: b / a)
+TIME_SHARE = PairedMetric(SHARE, truediv)
+LESS_OWN_TIME = PairedMetric(PERCENT, _less, time_to_own_final)
+MORE_ACCURATE = PairedMetric(FINE_PERCENT, lambda a, b: a / b - 1, final_accuracy)
+AHEAD = PairedMetric(POINTS, sub, final_accuracy)
+LESS_WAITING = PairedMetric(PERCENT, _less, waiting_time)
+WAITING_SHARE = PairedMetric(SHARE, truediv, waiting_time)
+WAITS_LESS = PairedMetric(LESS_SECONDS, sub, waiting_time)
+
+
+def _common_target(pairs: Pairs, targets: Sequence[float]) -> tuple[float, int]:
     """A target that the first runs reached in every seed, and how many second runs did not."""
-    names = [label_name(run.summary.algorithm) for run in runs[0]]
+    names = [label_name(run.summary.algorithm) for run in pairs[0]]
 
     def arrivals(which: int, target: float) -> int:
-        return sum(time_to(pair[which], target) is not None for pair in runs)
+        return sum(time_to(pair[which], target) is not None for pair in pairs)
 
-    reached = [target for target in targets if arrivals(0, target) == len(runs)]
+    reached = [target for target in targets if arrivals(0, target) == len(pairs)]
     if not reached:
-        if any(arrivals(1, target) == len(runs) for target in targets):
+        if any(arrivals(1, target) == len(pairs) for target in targets):
             raise NoSample(f"{names[0]} did not reach in every seed what {names[1]} did", lost=True)
         raise NoSample(f"neither {names[0]} nor {names[1]} reached a target in every seed")
     chosen = max(reached, key=lambda target: (arrivals(1, target), target))
-    return chosen, len(runs) - arrivals(1, chosen)
-
-
-def _combined(combine: Combine, first: float, second: float, *, name: str) -> float:
-    try:
-        return combine(first, second)
-    except ZeroDivisionError:
-        raise NoSample(f"a number of {label_name(name)} or its rival is 0: no ratio") from None
+    return chosen, len(pairs) - arrivals(1, chosen)

@@ -59,38 +59,28 @@ def save_comparison_figures(
     folders: Sequence[Path], out: Path, *, names: Mapping[str, str] | None = None
 ) -> list[Path]:
     comparison = read_comparison(folders, names=names)
-    drawings: dict[str, Callable[[Comparison], Figure]] = {
-        "overview": overview,
-        "accuracy_over_time": accuracy_over_time,
-        "accuracy_over_rounds": accuracy_over_rounds,
-        "time_to_target": time_to_target,
-        "waiting_time": waiting_time,
-        "local_steps": local_steps,
-    }
-    if not comparison.targets:
-        del drawings["time_to_target"]
-    paths: list[Path] = []
-    for name, draw in drawings.items():
-        paths += save_figure(draw(comparison), out, name)
-    return paths
+    targets = [time_to_target] if comparison.targets else []
+    first = [overview, accuracy_over_time, accuracy_over_rounds]
+    drawings = [*first, *targets, waiting_time, local_steps]
+    saved = [save_figure(draw(comparison), out, draw.__name__) for draw in drawings]
+    return [path for paths in saved for path in paths]
 
 
 @paper_style()
-def accuracy_over_time(comparison: Comparison) -> Figure:
-    return _curve_figure(comparison, over_time)
-
-
-@paper_style()
-def accuracy_over_rounds(comparison: Comparison) -> Figure:
-    return _curve_figure(comparison, over_rounds)
-
-
 def _curve_figure(comparison: Comparison, draw: Callable[[Any, Comparison], None]) -> Figure:
     columns = _legend_columns(comparison, COLUMN, 2)
     figure = new_figure(COLUMN, 2.3 + LEGEND_LINE * _legend_lines(comparison, columns))
     legend_above(figure, curve_handles(comparison), columns=columns)
     draw(figure.subplots(), comparison)
     return figure
+
+
+def accuracy_over_time(comparison: Comparison) -> Figure:
+    return _curve_figure(comparison, over_time)
+
+
+def accuracy_over_rounds(comparison: Comparison) -> Figure:
+    return _curve_figure(comparison, over_rounds)
 
 
 @paper_style()
@@ -137,23 +127,21 @@ def overview(comparison: Comparison) -> Figure:
     target = most_telling_target(comparison)
     panels = 1 if target is None else 2
     upper = halves[0].subgridspec(1, panels, width_ratios=(1.4, 1)[:panels])
-    learning = figure.add_subplot(upper[0])
-    learning.set_title("Learning", loc="left")
-    over_time(learning, comparison)
-    if target is not None:
-        speed = figure.add_subplot(upper[1])
-        speed.set_title("Time to target", loc="left")
-        target_bars(speed, comparison, target)
     lower = halves[1].subgridspec(1, 2)
-    waiting = figure.add_subplot(lower[0])
-    waiting.set_title("Waiting", loc="left")
-    waiting_bars(waiting, comparison)
-    other = figure.add_subplot(lower[1])
+
+    def panel(place: Any, title: str) -> Any:
+        axes = figure.add_subplot(place)
+        axes.set_title(title, loc="left")
+        return axes
+
+    over_time(panel(upper[0], "Learning"), comparison)
     if target is not None:
-        other.set_title("Data to target", loc="left")
+        target_bars(panel(upper[1], "Time to target"), comparison, target)
+    waiting_bars(panel(lower[0], "Waiting"), comparison)
+    other = panel(lower[1], "Work by device" if target is None else "Data to target")
+    if target is not None:
         data_bars(other, comparison, target)
     else:
-        other.set_title("Work by device", loc="left")
         kinds = step_bars(other, comparison)
         other.legend(handles=kinds, loc="center left", bbox_to_anchor=(1, 0.5))
     other.tick_params(labelleft=False)
@@ -211,7 +199,6 @@ def over_rounds(axes: Any, comparison: Comparison) -> None:
 
 
 def curve_handles(comparison: Comparison, *, styles: LineStyles | None = None) -> list[Any]:
-    """The legend's entries of the curves, one per label."""
     from matplotlib.lines import Line2D
 
     chosen = _styles(comparison, styles)
@@ -265,18 +252,14 @@ def target_bars(axes: Any, comparison: Comparison, target: str) -> None:
 
 def data_bars(axes: Any, comparison: Comparison, target: str) -> None:
     """What all workers together send until a target is reached."""
-    sizes = [
-        size
-        for group in comparison.groups
-        for size in group.numbers(lambda run: run.bytes_to_target.get(target))
-    ]
-    unit, name = (1e9, "GB") if max(sizes, default=0) >= 1e9 else (1e6, "MB")
 
-    def value(run: RunSummary) -> float | None:
+    def value(run: RunSummary, unit: float = 1.0) -> float | None:
         size = run.bytes_to_target.get(target)
         return None if size is None else size / unit
 
-    value_bars(axes, comparison, value, target=True)
+    sizes = [size for group in comparison.groups for size in group.numbers(value)]
+    unit, name = (1e9, "GB") if max(sizes, default=0) >= 1e9 else (1e6, "MB")
+    value_bars(axes, comparison, lambda run: value(run, unit), target=True)
     axes.set_xlabel(f"sent to {_target_text(target, comparison.metric)} ({name})")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,8 +23,15 @@ from fedhp.record.reader import target_key
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.judging import FILL, is_papers_own
 from fedhp.report.claims.paper import PEAK, QUICKEST, WAITING
-from fedhp.report.claims.questions import FEDHP, steps_of
-from fedhp.report.claims.runs import Number, SuiteRuns, final_accuracy, time_to, waiting_time
+from fedhp.report.claims.questions import steps_of
+from fedhp.report.claims.runs import (
+    FEDHP,
+    Number,
+    SuiteRuns,
+    final_accuracy,
+    time_to,
+    waiting_time,
+)
 from fedhp.report.figures.comparison import curve_handles, over_time, waiting_bars
 from fedhp.report.figures.style import (
     FAINT,
@@ -147,12 +155,10 @@ def _figure_data(
 @paper_style()
 def _accuracy(data: _FigureData) -> tuple[Figure, str, str]:
     [skew] = data.skews
-    figure, panel_axes = _panel_axes(data, height=2.05)
-    _label_legend(figure, data)
-    for axes, panel in panel_axes:
-        if _set_title(axes, panel, data.skews):
-            over_time(axes, panel.comparison(skew), styles=panel.styles)
-    _outer_labels(panel_axes)
+    figure, drawn = _labelled_panels(data)
+    for axes, panel in drawn:
+        over_time(axes, panel.comparison(skew), styles=panel.styles)
+    _outer_labels(figure)
     how = (
         "Mean of the workers' test accuracies over virtual time; bands: 95 % interval over the "
         "seeds; dashed lines: target accuracies."
@@ -163,17 +169,12 @@ def _accuracy(data: _FigureData) -> tuple[Figure, str, str]:
 @paper_style()
 def _targets(data: _FigureData) -> tuple[Figure, str, str]:
     [skew] = data.skews
-    figure, panel_axes = _panel_axes(data, height=2.05)
-    _label_legend(figure, data)
-    drawn = [
-        (axes, panel, target_times(panel, skew))
-        for axes, panel in panel_axes
-        if _set_title(axes, panel, data.skews)
-    ]
-    logarithmic = any(times.wide for _, _, times in drawn)
-    for axes, panel, times in drawn:
-        draw_targets(axes, panel, times, logarithmic=logarithmic)
-    _outer_labels(panel_axes)
+    figure, drawn = _labelled_panels(data)
+    times = [target_times(panel, skew) for _, panel in drawn]
+    logarithmic = any(each.wide for each in times)
+    for (axes, panel), each in zip(drawn, times, strict=True):
+        draw_targets(axes, panel, each, logarithmic=logarithmic)
+    _outer_labels(figure)
     how = (
         "Completion time until the mean of the workers' test accuracies reaches a target; "
         "whiskers: 95 % interval over the seeds; open markers with an arrow: not reached in every "
@@ -195,13 +196,11 @@ def _targets(data: _FigureData) -> tuple[Figure, str, str]:
 
 @paper_style()
 def _skew(data: _FigureData) -> tuple[Figure, str, str]:
-    figure, panel_axes = _panel_axes(data, height=2.05)
-    _label_legend(figure, data)
-    for axes, panel in panel_axes:
-        if _set_title(axes, panel, data.skews):
-            known = set(panel.all_runs.levels(panel.data_set.key))
-            draw_skew(axes, panel, skews=[p for p in data.skews if round(p, 6) in known])
-    _outer_labels(panel_axes)
+    figure, drawn = _labelled_panels(data)
+    for axes, panel in drawn:
+        known = set(panel.all_runs.levels(panel.data_set.key))
+        draw_skew(axes, panel, skews=[p for p in data.skews if round(p, 6) in known])
+    _outer_labels(figure)
     how = (
         f"Final test accuracy (mean of the workers; {_final_tests(data)}) against the "
         "non-IID level p; whiskers: 95 % interval over the seeds; points of one "
@@ -220,14 +219,13 @@ def _skew(data: _FigureData) -> tuple[Figure, str, str]:
 def _waiting(data: _FigureData) -> tuple[Figure, str, str]:
     [skew] = data.skews
     height = 0.8 + 0.2 * len(data.panels[0].labels)
-    figure, panel_axes = _panel_axes(data, height=height, bars=True)
+    figure, drawn = _panels(data, height=height, share=0.7)  # names and numbers need room
     marked, fit = False, True
-    for axes, panel in panel_axes:
+    for axes, panel in drawn:
         paper = WAITING.get(panel.data_set.stands_for, {})
-        if _set_title(axes, panel, data.skews, share=0.7):  # names and numbers need room
-            fit = draw_waiting(axes, panel, skew=skew, paper=paper) and fit
-            marked = marked or bool(paper)
-    _outer_labels(panel_axes, names=True)
+        fit = draw_waiting(axes, panel, skew=skew, paper=paper) and fit
+        marked = marked or bool(paper)
+    _outer_labels(figure, names=True)
     how = "Mean waiting time per round; whiskers: 95 % interval over the seeds; dots: single seeds"
     if marked:
         from matplotlib.lines import Line2D
@@ -275,47 +273,48 @@ def _steps(data: _FigureData) -> tuple[Figure, str, str]:
     return figure, how, _alt_text(data, words, named=False)
 
 
-def _panel_axes(
-    data: _FigureData, *, height: float, bars: bool = False
+def _labelled_panels(data: _FigureData) -> tuple[Figure, list[tuple[Any, DataPanel]]]:
+    """Panels below a legend of the labels."""
+    first, columns = data.panels[0], _columns(data)
+    legend = 0.17 * -(-len(first.labels) // columns) + 0.1
+    figure, drawn = _panels(data, height=2.05, legend=legend)
+    handles = curve_handles(first.comparison(data.skews[0]), styles=first.styles)
+    legend_above(figure, handles, columns=columns)
+    return figure, drawn
+
+
+def _panels(
+    data: _FigureData, *, height: float, legend: float = 0.0, share: float = 1.0
 ) -> tuple[Figure, list[tuple[Any, DataPanel]]]:
-    """Axes for every data set: up to three in a row."""
+    """Axes for every data set with its title, up to three in a row; those that have runs."""
     panels = data.panels
     across = len(panels) if len(panels) <= 3 else 2 if len(panels) == 4 else 3
     down = -(-len(panels) // across)
-    legend = 0.0 if bars else 0.17 * -(-len(panels[0].labels) // _columns(data)) + 0.1
     figure = new_figure(PAGE, height * down + legend)
-    axes = figure.subplots(down, across, squeeze=False).ravel()
-    for spare in axes[len(panels) :]:
+    all_axes = figure.subplots(down, across, squeeze=False).ravel()
+    for spare in all_axes[len(panels) :]:
         spare.set_axis_off()
-    return figure, list(zip(axes, panels, strict=False))
+    drawn = []
+    for axes, panel in zip(all_axes, panels, strict=False):
+        title = wrap(panel.data_set.title, int(share * TITLE_LETTERS / across))
+        axes.set_title("\n".join(title), loc="left")
+        if panel.seeds(data.skews):
+            drawn.append((axes, panel))
+            continue
+        axes.set(xticks=[], yticks=[])
+        options: Any = {"ha": "center", "color": QUIET, "style": "italic"}
+        axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, **options)
+    return figure, drawn
 
 
-def _set_title(axes: Any, panel: DataPanel, skews: Sequence[float], *, share: float = 1.0) -> bool:
-    """Write the data set's title above its panel; returns whether there is anything to draw."""
-    letters = int(share * TITLE_LETTERS / axes.get_subplotspec().get_gridspec().ncols)
-    axes.set_title("\n".join(wrap(panel.data_set.title, letters)), loc="left")
-    if panel.seeds(skews):
-        return True
-    axes.set_xticks([])
-    axes.set_yticks([])
-    options: Any = {"ha": "center", "color": QUIET, "style": "italic"}
-    axes.text(0.5, 0.5, "no finished run", transform=axes.transAxes, **options)
-    return False
-
-
-def _outer_labels(panel_axes: Sequence[tuple[Any, DataPanel]], *, names: bool = False) -> None:
+def _outer_labels(figure: Figure, *, names: bool = False) -> None:
     """The y label, or the names of rows, once per row of panels."""
-    for axes, _ in panel_axes:
-        if not axes.get_subplotspec().is_first_col():
+    for axes in figure.axes:
+        subplot = axes.get_subplotspec()
+        if subplot is not None and not subplot.is_first_col():
             axes.set_ylabel("")
             if names:
                 axes.tick_params(labelleft=False)
-
-
-def _label_legend(figure: Figure, data: _FigureData) -> None:
-    first = data.panels[0]
-    handles = curve_handles(first.comparison(data.skews[0]), styles=first.styles)
-    legend_above(figure, handles, columns=_columns(data))
 
 
 def _columns(data: _FigureData) -> int:
@@ -337,9 +336,13 @@ def _alt_text(
     return " ".join(sentences)
 
 
+def _final(panel: DataPanel, label: str, skew: float) -> Interval | None:
+    return interval(_numbers(panel.runs(label, skew), final_accuracy))
+
+
 def _final_words(panel: DataPanel, label: str, skew: float) -> str:
-    finals = _numbers(panel.runs(label, skew), final_accuracy)
-    return score(float(np.mean(finals))) if finals else ""
+    final = _final(panel, label, skew)
+    return score(final.mean) if final else ""
 
 
 def _final_tests(data: _FigureData) -> str:
@@ -438,12 +441,8 @@ class TargetTimes:
 
 
 def target_times(panel: DataPanel, skew: float) -> TargetTimes:
-    """The completion times of a panel that has runs."""
     known = {label: panel.runs(label, skew) for label in panel.labels}
-    targets = [
-        t for t in panel.data_set.targets if _reached_by_any(known, t)
-    ] or panel.data_set.targets[:1]
-    targets = [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
+    targets = _shown_targets(panel, known) or [*panel.data_set.targets[:1]]
     times = {
         (index, column): _target_time(known[label], target)
         for index, label in enumerate(panel.labels)
@@ -463,9 +462,8 @@ def draw_targets(
     frame = (target_times.least / 2, limit) if logarithmic else (0.0, limit)
     for (index, column), (time, late) in target_times.times.items():
         x = column + _offset(index, len(panel.labels))
-        _draw_target_time(
-            axes, x, time, style=panel.styles[panel.labels[index]], late=late, frame=frame
-        )
+        style = panel.styles[panel.labels[index]]
+        _draw_target_time(axes, x, time, style=style, late=late, frame=frame)
     if logarithmic:
         from matplotlib.ticker import LogLocator
 
@@ -485,11 +483,7 @@ def draw_skew(axes: Any, panel: DataPanel, *, skews: Sequence[float]) -> None:
     span = max(skews) - min(skews) or 1.0
     for index, label in enumerate(panel.labels):
         shift = 0.045 * span * _offset(index, len(panel.labels))
-        points = [
-            (p + shift, spread)
-            for p in skews
-            if (spread := interval(_numbers(panel.runs(label, p), final_accuracy))) is not None
-        ]
+        points = [(p + shift, spread) for p in skews if (spread := _final(panel, label, p))]
         _errorbars(axes, points, style=panel.styles[label])
     axes.set_xticks(list(skews), [f"{p:g}" for p in skews])
     axes.set_xlim(min(skews) - 0.06 * span, max(skews) + 0.06 * span)
@@ -524,7 +518,7 @@ def draw_steps_accuracy(axes: Any, panel: DataPanel, *, skew: float, mark: int) 
         points = [
             (float(steps_of(label, panel.data_set)), spread)
             for label in labels
-            if (spread := interval(_numbers(panel.runs(label, skew), final_accuracy))) is not None
+            if (spread := _final(panel, label, skew))
         ]
         _errorbars(axes, sorted(points, key=lambda point: point[0]), style=style)
     _steps_axis(axes, panel, mark)
@@ -537,9 +531,7 @@ def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> l
     for labels in _labels_by_algorithm(panel.labels).values():
         ordered = sorted(labels, key=lambda label: steps_of(label, panel.data_set))
         known = {label: panel.runs(label, skew) for label in ordered}
-        targets = [t for t in panel.data_set.targets if _reached_by_any(known, t)]
-        targets = [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
-        for index, target in enumerate(targets):
+        for index, target in enumerate(_shown_targets(panel, known)):
             style = LineStyle(TARGET_SHADES[index], "-", TARGET_MARKERS[index])
             points = []
             for label, runs in known.items():
@@ -554,8 +546,11 @@ def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> l
     return handles
 
 
-def _reached_by_any(known: Mapping[str, Sequence[RunCurves]], target: float) -> bool:
-    return any(time_to(run, target) is not None for runs in known.values() for run in runs)
+def _shown_targets(panel: DataPanel, known: Mapping[str, Sequence[RunCurves]]) -> list[float]:
+    """Of the targets that some run reached, as many as fit into a panel."""
+    runs = list(chain(*known.values()))
+    targets = [t for t in panel.data_set.targets if any(time_to(r, t) is not None for r in runs)]
+    return [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
 
 
 def _target_time(runs: Sequence[RunCurves], target: float) -> tuple[Interval, bool]:
@@ -575,7 +570,6 @@ def _numbers(runs: Sequence[RunCurves], number: Number) -> list[float]:
 
 
 def _labels_by_algorithm(labels: Sequence[str]) -> dict[str, list[str]]:
-    """Labels by the algorithm they are variants of."""
     by_algorithm: dict[str, list[str]] = {}
     for label in labels:
         by_algorithm.setdefault(label_base(label), []).append(label)
@@ -622,23 +616,10 @@ def _errorbars(
     name: str = "",
     scale: float = 100.0,
 ) -> Any:
-    reach = [
-        scale * (spread.high - spread.low) / 2
-        if spread.low is not None and spread.high is not None
-        else 0.0
-        for _, spread in points
-    ]
-    return axes.errorbar(
-        [x for x, _ in points],
-        np.array([scale * spread.mean for _, spread in points]),
-        yerr=reach,
-        label=name or None,
-        **line_options(style),
-        **WHITE_EDGE,
-        elinewidth=0.8,
-        capsize=1.8,
-        capthick=0.8,
-    )
+    reach = [scale * ((s.high or 0.0) - (s.low or 0.0)) / 2 for _, s in points]
+    x, y = [x for x, _ in points], np.array([scale * spread.mean for _, spread in points])
+    whiskers: Any = {"yerr": reach, "elinewidth": 0.8, "capsize": 1.8, "capthick": 0.8}
+    return axes.errorbar(x, y, label=name or None, **line_options(style), **WHITE_EDGE, **whiskers)
 
 
 def _steps_axis(axes: Any, panel: DataPanel, mark: int) -> None:

@@ -125,7 +125,6 @@ class RoundLinks:
 
 
 def read_links(run: RunReader, round_index: int) -> RoundLinks:
-    """The used links of a round with their speed."""
     links = run.table("links", round_index=round_index)
     used = np.flatnonzero(links["used"])
     pairs = [(links["a"][i], links["b"][i]) for i in used]
@@ -136,16 +135,9 @@ def read_links(run: RunReader, round_index: int) -> RoundLinks:
     with np.errstate(divide="ignore", invalid="ignore"):
         speed = 8.0 * sizes / _transfers(run, round_index, pairs, directed=directed) / times
     workers = run.table("workers", round_index=round_index)
-    return RoundLinks(
-        round_index=round_index,
-        total=row["links"][0],
-        pairs=pairs,
-        speed=speed,
-        directed=directed,
-        away=[
-            w for w, t in zip(workers["worker"], workers["worker_time"], strict=True) if t is None
-        ],
-    )
+    times_of = zip(workers["worker"], workers["worker_time"], strict=True)
+    away = [worker for worker, time in times_of if time is None]
+    return RoundLinks(round_index, row["links"][0], pairs, speed, directed, away)
 
 
 def _transfers(
@@ -176,6 +168,8 @@ def draw_topology(
     scale: float,
 ) -> None:
     """Workers on a circle, wider lines for faster links; `top` is the fastest speed drawn."""
+    from matplotlib.collections import LineCollection
+
     x, y = _positions(devices, styles)
     size = marker_size(len(devices))
     shown = spread_evenly(len(links.pairs), MOST_LINES)
@@ -183,13 +177,15 @@ def draw_topology(
     if links.directed and len(lines) <= min(MOST_ARROWS, ARROWS_PER_WORKER * len(devices)):
         _arrows(axes, lines, x, y, room=size**0.5 / 2)
     else:
-        _lines(axes, lines, x, y)
+        ends = [((x[a], y[a]), (x[b], y[b])) for a, b, _ in lines]
+        widths = [width for _, _, width in lines]
+        axes.add_collection(LineCollection(ends, linewidths=widths, colors=QUIET, zorder=1))
     _markers(axes, devices, styles, x, y, away=links.away)
     if len(devices) <= MOST_NUMBERED:
         for worker, (across, up) in enumerate(zip(x, y, strict=True)):
             color = QUIET if worker in links.away else INK
-            ends = (across, up), (1.17 * across, 1.17 * up)
-            axes.annotate(str(worker), *ends, color=color, fontsize=6.5, **CENTERED)
+            at = (across, up), (1.17 * across, 1.17 * up)
+            axes.annotate(str(worker), *at, color=color, fontsize=6.5, **CENTERED)
     axes.set_xlim(-1.28, 1.28)
     axes.set_ylim(-1.55, 1.28)
     axes.set_aspect("equal")
@@ -229,16 +225,6 @@ def _arrows(
         # (receiver, sender): the arrow points the way the model travels.
         ends = (x[a], y[a]), (x[b], y[b])
         axes.annotate("", *ends, arrowprops={**arrow, "linewidth": width}, zorder=1)
-
-
-def _lines(
-    axes: Any, lines: Sequence[tuple[int, int, float]], x: FloatArray, y: FloatArray
-) -> None:
-    from matplotlib.collections import LineCollection
-
-    ends = [((x[a], y[a]), (x[b], y[b])) for a, b, _ in lines]
-    widths = [width for _, _, width in lines]
-    axes.add_collection(LineCollection(ends, linewidths=widths, colors=QUIET, zorder=1))
 
 
 def _markers(
@@ -471,7 +457,6 @@ def varies(values: FloatArray) -> bool:
 
 @paper_style()
 def world(run: RunReader) -> Figure:
-    """The step time of every worker, and its bandwidth over virtual time."""
     workers = read_worker_rows(run)
     speed, unit = bandwidth_of(run)
     height = 0.75 + WORKER_HEIGHT * _height_rows(workers)

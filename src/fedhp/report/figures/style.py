@@ -41,24 +41,15 @@ MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "h", "o")
 SHADES = (0.55, -0.35, 0.35, -0.55)  # towards white, towards black
 
 RC: Any = {
-    "font.size": 8,
-    "axes.labelsize": 8,
+    **dict.fromkeys(("font.size", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7.5),
     "axes.titlesize": 8.5,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "legend.fontsize": 7.5,
     "legend.frameon": False,
     "legend.handlelength": 3.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.7,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.width": 0.7,
-    "ytick.major.width": 0.7,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.7),
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
     "lines.markersize": 4,
     "hatch.linewidth": 0.5,
     "pdf.fonttype": 42,  # editable text; publishers refuse Type 3
@@ -190,13 +181,11 @@ def legend_above(figure: Figure, handles: Sequence[Any], *, columns: int = 2) ->
 
 
 def marker(face: str, *, edge: str = INK, width: float = 0.5, size: float) -> dict[str, Any]:
-    """The settings of a marker with an edge."""
     names = ("markerfacecolor", "markeredgecolor", "markeredgewidth", "markersize")
     return dict(zip(names, (face, edge, width, size), strict=True))
 
 
 def line_options(style: LineStyle) -> dict[str, Any]:
-    """The settings of a label's line."""
     names = ("color", "linestyle", "linewidth", "marker", "zorder")
     values = (style.color, style.dashes, style.width, style.marker, style.order)
     return dict(zip(names, values, strict=True))

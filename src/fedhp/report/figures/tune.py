@@ -138,7 +138,6 @@ def _panels(result: TuneResult) -> list[tuple[Axis, Axis]]:
 
 
 def _size(value: float) -> str:
-    """Bytes at a tick: 20 MB."""
     return re.sub(r"\.0+ ", " ", data_size(value))
 
 
@@ -147,31 +146,31 @@ def _percent(measured: SeededRuns) -> Interval | None:
 
 
 def _draw(axes: Any, result: TuneResult, styles: dict[str, LineStyle], x: Axis, y: Axis) -> None:
-    trials = [
-        point
-        for trial in result.found.trials
-        if (point := _point(trial.algorithm, trial.measured, x, y))
+    measured = _measured(result)
+    drawn = [
+        (form, point) for label, runs, form in measured if (point := _point(label, runs, x, y))
     ]
-    rows = [
-        (row.tuned, point)
-        for row in result.rows()
-        if (point := _point(row.algorithm.label, row.compared, x, y))
-    ]
-    points = [*trials, *(point for _, point in rows)]
+    trials = [point for form, point in drawn if form is FORMS["trial"]]
+    rows = [(form, point) for form, point in drawn if form is not FORMS["trial"]]
     grid_lines(axes, "both")
     axes.set_xlabel(x.name)
     axes.set_ylabel(y.name)
-    missed = _missed(result, y)
-    if not points:
+    if not drawn:
         axes.text(0.5, 0.5, "no trial reached the target", ha="center", transform=axes.transAxes)
         axes.set_xticks([])
         axes.set_yticks([])
         return
-    tuned = [point for is_tuned, point in rows if is_tuned]
-    across = [point.x.mean for point in points]
+    # What missed the target is in the panel that shows results.
+    missed = [
+        (label, spread.mean, form)
+        for label, runs, form in measured
+        if y.sign < 0 and runs.rank[0] == 1 and (spread := y.of(runs))
+    ]
+    tuned = [point for form, point in rows if form is FORMS["tuned"]]
+    across = [point.x.mean for _, point in drawn]
     # Of what missed the target, only the results on the held-out seeds decide the scale.
     up = [final for _, final, form in missed if form is not FORMS["trial"]]
-    up += [point.y.mean for point in points]
+    up += [point.y.mean for _, point in drawn]
     _set_scale(axes, "x", _with_ends(across, [point.x for point in tuned]), x)
     _set_scale(axes, "y", _with_ends(up, [point.y for point in tuned]), y)
     _draw_front(axes, trials, x, y)
@@ -181,8 +180,17 @@ def _draw(axes: Any, result: TuneResult, styles: dict[str, LineStyle], x: Axis, 
         _draw_missed(axes, styles[label], final, form)
     if missed:
         axes.text(1.05, 1.0, "target not reached", **MARGIN_TEXT, transform=axes.transAxes)
-    for is_tuned, point in rows:
-        _draw_compared(axes, styles[point.label], point, tuned=is_tuned)
+    for form, point in rows:
+        _draw_compared(axes, styles[point.label], point, form)
+
+
+def _measured(result: TuneResult) -> list[tuple[str, SeededRuns, Form]]:
+    """Everything that was run, the trials first."""
+    trials = [(trial.algorithm, trial.measured, FORMS["trial"]) for trial in result.found.trials]
+    return trials + [
+        (row.algorithm.label, row.compared, FORMS["tuned" if row.tuned else "default"])
+        for row in result.rows()
+    ]
 
 
 def _point(label: str, measured: SeededRuns, x: Axis, y: Axis) -> Point | None:
@@ -191,22 +199,6 @@ def _point(label: str, measured: SeededRuns, x: Axis, y: Axis) -> Point | None:
         return None
     across, up = x.of(measured), y.of(measured)
     return None if across is None or up is None else Point(label, across, up)
-
-
-def _missed(result: TuneResult, y: Axis) -> list[tuple[str, float, Form]]:
-    """The final results of what missed the target, in the panel that shows results."""
-    if y.sign > 0:
-        return []
-    measured = [(trial.algorithm, trial.measured, FORMS["trial"]) for trial in result.found.trials]
-    measured += [
-        (row.algorithm.label, row.compared, FORMS["tuned" if row.tuned else "default"])
-        for row in result.rows()
-    ]
-    return [
-        (label, spread.mean, form)
-        for label, each, form in measured
-        if each.rank[0] == 1 and (spread := y.of(each))
-    ]
 
 
 def _with_ends(values: Sequence[float], spreads: Sequence[Interval]) -> list[float]:
@@ -268,12 +260,12 @@ def _draw_missed(axes: Any, style: LineStyle, final: float, form: Form) -> None:
     axes.plot(1.02, max(final, bottom), **options, clip_on=False)
 
 
-def _draw_compared(axes: Any, style: LineStyle, point: Point, *, tuned: bool) -> None:
+def _draw_compared(axes: Any, style: LineStyle, point: Point, form: Form) -> None:
     across, up = (
         [0.0 if spread.high is None else spread.high - spread.mean] for spread in (point.x, point.y)
     )
-    options = _marker(style, FORMS["tuned" if tuned else "default"])
-    options |= {"elinewidth": 1.2 if tuned else 0.7, "capsize": 2.5}
+    options = _marker(style, form)
+    options |= {"elinewidth": 1.2 if form is FORMS["tuned"] else 0.7, "capsize": 2.5}
     axes.errorbar(point.x.mean, point.y.mean, xerr=across, yerr=up, **options)
 
 
