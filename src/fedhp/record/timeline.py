@@ -58,7 +58,7 @@ def _pace(row: dict[str, Any], *, barrier: bool) -> Pace:
     waits = barrier and row["mean_waiting_time"] > ROUNDING * row["round_time"]
     worker = row["worker"] if waits else None
     planned, times = row["pace_setter"], ("worker_time", "compute_time", "communication_time")
-    last = row if worker is not None else {**dict.fromkeys(row), "waited": 0}
+    last: dict[str, Any] = row if worker is not None else {**dict.fromkeys(row), "waited": 0}
     return Pace(
         round=row["round"],
         last_worker=worker,
