@@ -121,12 +121,11 @@ def from_unsplit_arrays(
     content: Mapping[str, AnyArray], *, layout: Layout, class_names: tuple[str, ...], where: str
 ) -> RawData:
     """Arrays x and y, split into training and test."""
-    targets, classes = _targets([("y", content["y"])], where)
-    _check_first_class(["y"], targets, named=bool(class_names), classes=classes, where=where)
-    inputs = _inputs("x", content["x"], samples=len(targets[0]), layout=layout, where=where)
-    classes, names = _class_names(class_names, classes, where=where)
+    [targets], classes = _targets({"y": content["y"]}, named=bool(class_names), where=where)
+    inputs = _inputs("x", content["x"], samples=len(targets), layout=layout, where=where)
+    classes = _count_classes(class_names, classes, where=where)
     groups = _groups(content, samples=len(inputs), where=where)
-    return split_samples(inputs, targets[0], classes=classes, class_names=names, groups=groups)
+    return split_samples(inputs, targets, classes=classes, class_names=class_names, groups=groups)
 
 
 def _groups(content: Mapping[str, AnyArray], *, samples: int, where: str) -> AnyArray | None:
@@ -163,10 +162,8 @@ def from_arrays(
     where: str,
 ) -> RawData:
     """Inputs and targets, checked and put into the order [n, channels, height, width]."""
-    pairs = [("y_train", training[1]), ("y_test", testing[1])]
-    (train, test), classes = _targets(pairs, where)
-    names = [name for name, _ in pairs]
-    _check_first_class(names, [train, test], named=bool(class_names), classes=classes, where=where)
+    both = {"y_train": training[1], "y_test": testing[1]}
+    (train, test), classes = _targets(both, named=bool(class_names), where=where)
     train_inputs = _inputs("x_train", training[0], samples=len(train), layout=layout, where=where)
     test_inputs = _inputs("x_test", testing[0], samples=len(test), layout=layout, where=where)
     if train_inputs.shape[1:] != test_inputs.shape[1:]:
@@ -176,7 +173,7 @@ def from_arrays(
             allowed="one shape for both",
             fix="reshape one of them, or set data.options.layout if the axes were inferred wrongly",
         )
-    classes, class_names = _class_names(class_names, classes, where=where)
+    classes = _count_classes(class_names, classes, where=where)
     return RawData(train_inputs, train, test_inputs, test, classes, class_names)
 
 
@@ -210,11 +207,13 @@ def check_labels(name: str, labels: AnyArray, *, classes: int, where: str) -> No
         )
 
 
-def _targets(pairs: list[tuple[str, AnyArray]], where: str) -> tuple[list[AnyArray], int | None]:
+def _targets(
+    given: Mapping[str, AnyArray], *, named: bool, where: str
+) -> tuple[list[AnyArray], int | None]:
     """Whole numbers are classes; floats are values to predict, [n, k]."""
-    arrays = [np.asarray(values) for _, values in pairs]
-    for place, array in enumerate(arrays):
-        check_numbers(pairs[place][0], array, where=where)
+    arrays = [np.asarray(values) for values in given.values()]
+    for place, (name, array) in enumerate(zip(given, arrays, strict=True)):
+        check_numbers(name, array, where=where)
         if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f":
             arrays[place] = array[:, 0]
     kinds = {array.dtype.kind == "f" for array in arrays}
@@ -225,8 +224,8 @@ def _targets(pairs: list[tuple[str, AnyArray]], where: str) -> tuple[list[AnyArr
             fix="convert one of them",
         )
     if kinds == {True}:
-        return _values([name for name, _ in pairs], arrays, where=where), None
-    for (name, _), array in zip(pairs, arrays, strict=True):
+        return _values(list(given), arrays, where=where), None
+    for name, array in zip(given, arrays, strict=True):
         if array.ndim != 1:
             raise DataError(
                 f"{where}: {name} has the shape {array.shape}",
@@ -239,21 +238,16 @@ def _targets(pairs: list[tuple[str, AnyArray]], where: str) -> tuple[list[AnyArr
                 allowed="0 to classes - 1",
                 fix="number the classes from 0",
             )
-    return [array.astype(np.int64) for array in arrays], 1 + max(int(a.max()) for a in arrays)
-
-
-def _check_first_class(
-    names: list[str], targets: list[AnyArray], *, named: bool, classes: int | None, where: str
-) -> None:
-    """Refuse labels counted from 1: class 0 would be an output that is never right."""
-    if classes is None or named or min(int(array.min()) for array in targets) != 1:
-        return
-    raise DataError(
-        f"{where}: {' and '.join(names)} have labels from 1 to {classes - 1}, and class 0 has no"
-        " sample",
-        allowed="classes counted from 0",
-        fix="save the labels minus 1 (y - 1), or add class_names with a name for class 0 too",
-    )
+    classes = 1 + max(int(array.max()) for array in arrays)
+    # counted from 1, class 0 would be an output that is never right
+    if not named and min(int(array.min()) for array in arrays) == 1:
+        raise DataError(
+            f"{where}: {' and '.join(given)} have labels from 1 to {classes - 1}, and class 0 has"
+            " no sample",
+            allowed="classes counted from 0",
+            fix="save the labels minus 1 (y - 1), or add class_names with a name for class 0 too",
+        )
+    return [array.astype(np.int64) for array in arrays], classes
 
 
 def _values(names: list[str], arrays: list[AnyArray], *, where: str) -> list[AnyArray]:
@@ -293,16 +287,14 @@ def _inputs(name: str, values: AnyArray, *, samples: int, layout: Layout, where:
     return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if array.ndim == 4 and last else array
 
 
-def _class_names(
-    names: tuple[str, ...], classes: int | None, *, where: str
-) -> tuple[int | None, tuple[str, ...]]:
+def _count_classes(names: tuple[str, ...], classes: int | None, *, where: str) -> int | None:
     """Class names may include classes that do not occur, but not leave one out."""
     if not names:
-        return classes, ()
+        return classes
     if classes is None or len(names) < classes:
         raise DataError(
             f"{where}: {len(names)} class_names for {classes or 'no'} classes",
             allowed="one name per class",
             fix="correct class_names or leave them out",
         )
-    return len(names), names
+    return len(names)

@@ -95,10 +95,8 @@ def check(path: Path) -> list[DataFinding]:
 def _recognise(path: Path, *, depth: int) -> Iterator[DataConfig]:
     where = str(path)
     if path.is_file():
-        if path.suffix == ".npz":
-            yield DataConfig(name="npz", path=where)
-        elif path.suffix == ".parquet":
-            yield DataConfig(name="huggingface", path=where)
+        if name := {".npz": "npz", ".parquet": "huggingface"}.get(path.suffix):
+            yield DataConfig(name=name, path=where)
         elif is_archive(path) and (depth == 0 or "cifar" in path.name):
             yield DataConfig(name="cifar10", path=where)
         elif path.suffix == ".zip":

@@ -50,14 +50,8 @@ def model_factory(
             fix=f"write it as def {part.name.rpartition(':')[2].rpartition('.')[2]}"
             "(shape, classes, *, width=1.0): settings come after the star",
         ) from None
-    return functools.partial(
-        components.build,
-        factory,
-        shape,
-        classes,
-        settings=settings,
-        prefix="model",
-    )
+    build = components.build
+    return functools.partial(build, factory, shape, classes, settings=settings, prefix="model")
 
 
 def cnn(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.Module:

@@ -68,10 +68,7 @@ class _Trial:
             module = self.new_module()
             stochastic = self.train(module, *train, dataset=dataset)
             self.evaluate(module, *test, dataset=dataset)
-        return TaskFacts(
-            parameters=sum(tensor.numel() for tensor in module.parameters()),
-            stochastic=stochastic,
-        )
+        return TaskFacts(sum(tensor.numel() for tensor in module.parameters()), stochastic)
 
     def refuse(
         self, problem: str, *, allowed: str = "", fix: str, key: str | None = None
@@ -273,17 +270,16 @@ class _Trial:
 
 def _data_problem(dataset: Dataset) -> tuple[str, str] | None:
     """What is wrong with a data set's arrays, and the fix."""
-    wanted = dict.fromkeys(("inputs", "targets"), (np.float32, np.int64))
+    types, roles = "np.float32 or np.int64", ("inputs", "targets")
     for part in ("train", "test"):
         arrays = {}
-        for role, types in wanted.items():
+        for role in roles:
             name = f"{part}_{role}"
             array = arrays[role] = getattr(dataset, name)
-            names = " or ".join(f"np.{kind.__name__}" for kind in types)
             if not isinstance(array, np.ndarray):
                 return f"{name} is {_kind(array)}, not an array", f"use np.asarray({name})"
-            if array.dtype not in types:
-                return f"{name} is {array.dtype}, not {names}", f"convert it with .astype({names})"
+            if array.dtype not in (np.float32, np.int64):
+                return f"{name} is {array.dtype}, not {types}", f"convert it with .astype({types})"
             if array.ndim == 0 or len(array) == 0:
                 return f"{name} is empty", "give it at least one sample"
             if array.dtype == np.float32 and not np.isfinite(array.sum(dtype=np.float64)):
@@ -291,7 +287,7 @@ def _data_problem(dataset: Dataset) -> tuple[str, str] | None:
         if len(arrays["inputs"]) != len(arrays["targets"]):
             sizes = f"{len(arrays['inputs'])} inputs but {len(arrays['targets'])} targets"
             return f"{part} has {sizes}", "give each input one target"
-    for role in wanted:
+    for role in roles:
         both = [getattr(dataset, f"{part}_{role}") for part in ("train", "test")]
         train, test = (array.shape[1:] for array in both)
         if train != test:
@@ -319,10 +315,7 @@ def _module_problem(module: nn.Module) -> tuple[str, str] | None:
     """What keeps a module's tensors from being laid out as a row of numbers, and the fix."""
     for name, tensor in module.named_parameters():
         if isinstance(tensor, nn.parameter.UninitializedParameter):
-            return (
-                f"the size of {name} is not known yet",
-                "use Linear, not LazyLinear",
-            )
+            return f"the size of {name} is not known yet", "use Linear, not LazyLinear"
         if tensor.dtype != torch.float32:
             return f"{name} is {tensor.dtype}, not torch.float32", "end with module.float()"
     for name, buffer in module.named_buffers():

@@ -106,13 +106,10 @@ class MeasuredRounds:
 
     def _initial_loss(self) -> float:
         """FedHP records the mean over the workers among the facts of its rounds."""
-        facts = self._run.table("facts")
-        values = [
-            value
-            for name, value in zip(facts["name"], facts["value"], strict=True)
-            if name == "initial_loss" and value is not None
-        ]
-        return float(values[0]) if values else float("nan")
+        facts = self._run.table("facts", columns=("name", "value"))
+        rows = zip(*facts.values(), strict=True)
+        values = (value for name, value in rows if name == "initial_loss" and value is not None)
+        return float(next(values, np.nan))
 
 
 class Distances:

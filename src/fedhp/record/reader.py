@@ -45,7 +45,8 @@ class RunReader:
         self._trust = tuple(trust)
         self._store = Store.open(self.folder)
         workers = self._store.meta("workers")
-        if workers is not None and not _is_count(workers):
+        valid = type(workers) is int and 1 <= workers <= MOST_WORKERS
+        if workers is not None and not valid:
             raise RunError(
                 f"{self.folder}: the record is damaged: it has {workers!r} workers",
                 allowed=f"1 to {MOST_WORKERS}",
@@ -230,10 +231,6 @@ class RunReader:
         return summarize(self)
 
 
-def _is_count(workers: Any) -> bool:
-    return type(workers) is int and 1 <= workers <= MOST_WORKERS
-
-
 def _verdict_word(verdict: int | None) -> str | None:
     """The word for a recorded verdict; the number of one that this version does not know."""
     if verdict is None:
@@ -295,13 +292,19 @@ def _plain(value: Any) -> Any:
 def summarize(run: RunReader) -> RunSummary:
     """Final = mean of the last `final_tests` tests; time and bytes to target as in `time_to`."""
     rounds, tests = run.table("rounds"), run.table("evaluations")
-    sent = sent_until_tests(run)
-    evaluation = run.meta("experiment")["evaluation"]
+    evaluation, interpolated = run.meta("experiment")["evaluation"], interpolates(run)
     last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
     own = run.table("own_test_metrics", first_round=min(tests["round"][-last:], default=0))
     losses = final_metrics(run, "test_metrics", tests["round"][-last:])
     classes = final_metrics(run, "class_test_metrics", tests["round"][-last:])
     by_worker = list(worker_finals(run, tests["round"][-last:]).values())
+
+    def crossings(clock: Sequence[float]) -> dict[str, float | None]:
+        return {
+            target_key(target): time_to(target, clock, tests["accuracy"], interpolated=interpolated)
+            for target in evaluation["targets"]
+        }
+
     return RunSummary(
         algorithm=run.meta("label"),
         seed=run.meta("seed"),
@@ -318,12 +321,7 @@ def summarize(run: RunReader) -> RunSummary:
         mean_waiting_time=mean(rounds["mean_waiting_time"]),
         mean_local_steps=mean(rounds["mean_local_steps"]),
         bytes_sent=sum(rounds["bytes_sent"]),
-        time_to_target={
-            target_key(target): time_to(
-                target, tests["clock"], tests["accuracy"], interpolated=interpolates(run)
-            )
-            for target in evaluation["targets"]
-        },
+        time_to_target=crossings(tests["clock"]),
         digest=run.digest(),
         worst_worker_accuracy=min(by_worker, default=None),
         best_worker_accuracy=max(by_worker, default=None),
@@ -338,11 +336,8 @@ def summarize(run: RunReader) -> RunSummary:
             for time in evaluation.get("times") or ()
         },
         bytes_to_target={
-            target_key(target): None if crossing is None else round(crossing)
-            for target in evaluation["targets"]
-            for crossing in [
-                time_to(target, sent, tests["accuracy"], interpolated=interpolates(run))
-            ]
+            target: None if crossing is None else round(crossing)
+            for target, crossing in crossings(sent_until_tests(run)).items()
         },
     )
 

@@ -68,17 +68,13 @@ def summarize_runs(runs: Sequence[RunSummary]) -> dict[str, dict[str, Any]]:
             values = [value for run in group if (value := getattr(run, field)) is not None]
             spread = interval(values)
             entry[field] = spread.as_json() if spread else None
-        entry["time_to_target"] = {
-            target: _target([run.time_to_target.get(target) for run in group])
-            for target in group[0].time_to_target
-        }
-        entry["bytes_to_target"] = {
-            target: _target([run.bytes_to_target.get(target) for run in group])
-            for target in group[0].bytes_to_target
-        }
-        entry["accuracy_at_time"] = {
-            time: _at_time(time, group) for time in group[0].accuracy_at_time
-        }
+        for field, spread_of in (
+            ("time_to_target", _target),
+            ("bytes_to_target", _target),
+            ("accuracy_at_time", _spread),
+        ):
+            tables = [getattr(run, field) for run in group]
+            entry[field] = {key: spread_of([t.get(key) for t in tables]) for key in tables[0]}
         by_class = [run.class_accuracy for run in group if run.class_accuracy]
         entry["class_accuracy"] = class_means(by_class) if by_class else None
         summary[label] = entry
@@ -90,19 +86,12 @@ def class_means(by_class: Sequence[Sequence[float | None]]) -> list[float | None
     return [mean(values) for values in zip_longest(*by_class)]
 
 
-def _at_time(time: str, runs: Sequence[RunSummary]) -> dict[str, Any]:
-    """Over the seeds whose run lasted so long."""
-    values = [value for run in runs if (value := run.accuracy_at_time.get(time)) is not None]
-    spread = interval(values)
+def _spread(values: Sequence[float | None]) -> dict[str, Any]:
+    """Over the seeds that have a value: that reached the target, or whose run lasted so long."""
+    spread = interval([value for value in values if value is not None])
     return spread.as_json() if spread else {"mean": None, "low": None, "high": None, "count": 0}
 
 
 def _target(values: Sequence[float | None]) -> dict[str, Any]:
-    """Over the seeds that reached it."""
-    reached = [value for value in values if value is not None]
-    spread = interval(reached)
-    return {
-        **(spread.as_json() if spread else {"mean": None, "low": None, "high": None}),
-        "count": len(reached),
-        "reached": f"{len(reached)}/{len(values)}",
-    }
+    spread = _spread(values)
+    return {**spread, "reached": f"{spread['count']}/{len(values)}"}

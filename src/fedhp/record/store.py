@@ -1,6 +1,6 @@
 """The record of a run in SQLite (WAL): a round ends when it is committed here.
 
-The tables in RESULT_TABLES are the result that the digest is made of; METRIC_TABLES hold further
+The tables in RESULT_SCHEMA are the result that the digest is made of; METRIC_SCHEMA holds further
 numbers of the tests, `phases` when each worker did what without a barrier, and `wall` real seconds,
 which do not repeat with the seed.
 """
@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -37,135 +38,98 @@ from fedhp.types import RoundRecord, TurnPhase
 RECORD_FILE = RUN_RECORD
 RECORD_VERSION = 2  # 2: counts per verdict, and a selection of very many links
 
-RECORD_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE rounds (
+
+def _declared(column: Column) -> str:
+    return f"{column.name} {'INTEGER NOT NULL' if column.whole else 'REAL'}"
+
+
+def _table(columns: str, *, key: str) -> str:
+    """A table with several rows for each round."""
+    return f"(\n  round INTEGER NOT NULL, {columns},\n  PRIMARY KEY (round, {key})\n) WITHOUT ROWID"
+
+
+_EVALUATIONS = """(
+  round INTEGER PRIMARY KEY, clock REAL NOT NULL, accuracy REAL NOT NULL,
+  mean_model_accuracy REAL, images INTEGER NOT NULL, standard_error REAL
+)"""
+_WORKER_EVALUATIONS = _table("worker INTEGER NOT NULL, accuracy REAL NOT NULL", key="worker")
+
+# The tables of the result, in the order in which the digest reads them.
+RESULT_SCHEMA = {
+    "rounds": """(
   round INTEGER PRIMARY KEY, clock REAL NOT NULL, round_time REAL NOT NULL,
   mean_waiting_time REAL NOT NULL, mean_local_steps REAL NOT NULL, learning_rate REAL NOT NULL,
   links INTEGER NOT NULL, bytes_sent INTEGER NOT NULL, train_loss REAL, rule TEXT NOT NULL,
   pace_setter INTEGER, directed INTEGER NOT NULL,
   links_known INTEGER NOT NULL, links_recorded INTEGER NOT NULL
-);
-CREATE TABLE workers (
-  round INTEGER NOT NULL, worker INTEGER NOT NULL, {workers},
-  PRIMARY KEY (round, worker)
-) WITHOUT ROWID;
-CREATE TABLE links (
-  round INTEGER NOT NULL, a INTEGER NOT NULL, b INTEGER NOT NULL, used INTEGER NOT NULL,
+)""",
+    "workers": _table(
+        "worker INTEGER NOT NULL, " + ", ".join(map(_declared, WORKER_COLUMNS)), key="worker"
+    ),
+    "links": _table(
+        """a INTEGER NOT NULL, b INTEGER NOT NULL, used INTEGER NOT NULL,
   bytes INTEGER NOT NULL, link_time REAL, distance REAL,
-  verdict INTEGER, planned_link_time REAL, estimated_distance REAL,
-  PRIMARY KEY (round, a, b)
-) WITHOUT ROWID;
-CREATE TABLE verdicts (
-  round INTEGER NOT NULL, verdict INTEGER NOT NULL, links INTEGER NOT NULL, used INTEGER NOT NULL,
-  PRIMARY KEY (round, verdict)
-) WITHOUT ROWID;
-CREATE TABLE facts (
-  round INTEGER NOT NULL, name TEXT NOT NULL, value REAL,
-  PRIMARY KEY (round, name)
-) WITHOUT ROWID;
-CREATE TABLE evaluations (
-  round INTEGER PRIMARY KEY, clock REAL NOT NULL, accuracy REAL NOT NULL,
-  mean_model_accuracy REAL, images INTEGER NOT NULL, standard_error REAL
-);
-CREATE TABLE worker_evaluations (
-  round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,
-  PRIMARY KEY (round, worker)
-) WITHOUT ROWID;
-CREATE TABLE final_evaluations (
-  round INTEGER PRIMARY KEY, clock REAL NOT NULL, accuracy REAL NOT NULL,
-  mean_model_accuracy REAL, images INTEGER NOT NULL, standard_error REAL
-);
-CREATE TABLE final_worker_evaluations (
-  round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,
-  PRIMARY KEY (round, worker)
-) WITHOUT ROWID;
-CREATE TABLE wall (
-  round INTEGER NOT NULL, phase TEXT NOT NULL, seconds REAL NOT NULL,
-  PRIMARY KEY (round, phase)
-) WITHOUT ROWID;
-"""
-
-# Added later: a record without them is read as if they were empty, and gets them when written.
-# `whole` is 1 for the test on the whole test set after the last round.
+  verdict INTEGER, planned_link_time REAL, estimated_distance REAL""",
+        key="a, b",
+    ),
+    "verdicts": _table(
+        "verdict INTEGER NOT NULL, links INTEGER NOT NULL, used INTEGER NOT NULL", key="verdict"
+    ),
+    "facts": _table("name TEXT NOT NULL, value REAL", key="name"),
+    "evaluations": _EVALUATIONS,
+    "worker_evaluations": _WORKER_EVALUATIONS,
+    "final_evaluations": _EVALUATIONS,
+    "final_worker_evaluations": _WORKER_EVALUATIONS,
+}
+# Not in the digest, so that it stays that of the versions without them. `whole` is 1 for the test
+# on the whole test set after the last round.
 METRIC_SCHEMA = {
-    "test_metrics": """(
-  round INTEGER NOT NULL, whole INTEGER NOT NULL, loss REAL, mean_model_loss REAL,
-  PRIMARY KEY (round, whole)
-) WITHOUT ROWID""",
-    "worker_test_metrics": """(
-  round INTEGER NOT NULL, whole INTEGER NOT NULL, worker INTEGER NOT NULL, loss REAL,
-  PRIMARY KEY (round, whole, worker)
-) WITHOUT ROWID""",
-    "class_test_metrics": """(
-  round INTEGER NOT NULL, whole INTEGER NOT NULL, class INTEGER NOT NULL, accuracy REAL,
-  mean_model_accuracy REAL,
-  PRIMARY KEY (round, whole, class)
-) WITHOUT ROWID""",
-    "own_test_metrics": """(
-  round INTEGER NOT NULL, worker INTEGER NOT NULL, accuracy REAL NOT NULL,
-  PRIMARY KEY (round, worker)
-) WITHOUT ROWID""",
+    "test_metrics": _table("whole INTEGER NOT NULL, loss REAL, mean_model_loss REAL", key="whole"),
+    "worker_test_metrics": _table(
+        "whole INTEGER NOT NULL, worker INTEGER NOT NULL, loss REAL", key="whole, worker"
+    ),
+    "class_test_metrics": _table(
+        """whole INTEGER NOT NULL, class INTEGER NOT NULL, accuracy REAL,
+  mean_model_accuracy REAL""",
+        key="whole, class",
+    ),
+    "own_test_metrics": _WORKER_EVALUATIONS,
 }
-
-# Added later as well, and part of the result where they have rows: who took part in a group average
-# and why (GroupRole); left_out counts the averages of the fragment in a row without the worker.
+# Part of the result where they have rows: who took part in a group average and why (GroupRole);
+# left_out counts the averages of the fragment in a row without the worker.
 GROUP_SCHEMA = {
-    "participation": """(
-  round INTEGER NOT NULL, worker INTEGER NOT NULL, role TEXT NOT NULL, left_out INTEGER NOT NULL,
-  returns INTEGER NOT NULL, root INTEGER NOT NULL,
-  PRIMARY KEY (round, worker)
-) WITHOUT ROWID""",
+    "participation": _table(
+        """worker INTEGER NOT NULL, role TEXT NOT NULL, left_out INTEGER NOT NULL,
+  returns INTEGER NOT NULL, root INTEGER NOT NULL""",
+        key="worker",
+    ),
 }
-# Added later, and never part of the digest: what each worker did when, without a barrier. A phase
-# with a partner is a transfer, else it is training.
+# Never part of the digest: what each worker did when, without a barrier. A phase with a partner
+# is a transfer, else it is training.
 PHASE_SCHEMA = {
-    "phases": """(
-  round INTEGER NOT NULL, position INTEGER NOT NULL, worker INTEGER NOT NULL,
-  start REAL NOT NULL, finish REAL NOT NULL, partner INTEGER,
-  PRIMARY KEY (round, position)
-) WITHOUT ROWID""",
+    "phases": _table(
+        """position INTEGER NOT NULL, worker INTEGER NOT NULL,
+  start REAL NOT NULL, finish REAL NOT NULL, partner INTEGER""",
+        key="position",
+    ),
 }
+# Added later: a record without them is read as if they were empty, and gets them when written.
 ADDED_SCHEMA = {**METRIC_SCHEMA, **GROUP_SCHEMA, **PHASE_SCHEMA}
-PHASES_PER_WORKER = 64  # of a round that are recorded, the first ones
-TEXT_COLUMNS = frozenset({"key", "rule", "name", "phase", "role"})  # in all tables
-
-# The tables of the result, in the order in which the digest reads them.
-RESULT_TABLES = (
-    "rounds",
-    "workers",
-    "links",
-    "verdicts",
-    "facts",
-    "evaluations",
-    "worker_evaluations",
-    "final_evaluations",
-    "final_worker_evaluations",
-)
-# Not in the digest, so that it stays that of the versions without them.
-METRIC_TABLES = tuple(METRIC_SCHEMA)
-GROUP_TABLES = tuple(GROUP_SCHEMA)
-PHASE_TABLES = tuple(PHASE_SCHEMA)
-ROUND_TABLES = (*RESULT_TABLES, *GROUP_TABLES, *METRIC_TABLES, *PHASE_TABLES, "wall")
-KEYS = {
-    "meta": "key",
-    "rounds": "round",
-    "workers": "round, worker",
-    "links": "round, a, b",
-    "verdicts": "round, verdict",
-    "facts": "round, name",
-    "evaluations": "round",
-    "worker_evaluations": "round, worker",
-    "final_evaluations": "round",
-    "final_worker_evaluations": "round, worker",
-    "test_metrics": "round, whole",
-    "worker_test_metrics": "round, whole, worker",
-    "class_test_metrics": "round, whole, class",
-    "own_test_metrics": "round, worker",
-    "participation": "round, worker",
-    "phases": "round, position",
-    "wall": "round, phase",
+SCHEMA = {
+    "meta": "(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    **RESULT_SCHEMA,
+    "wall": _table("phase TEXT NOT NULL, seconds REAL NOT NULL", key="phase"),
+    **ADDED_SCHEMA,
 }
+METRIC_TABLES, GROUP_TABLES, PHASE_TABLES = map(tuple, (METRIC_SCHEMA, GROUP_SCHEMA, PHASE_SCHEMA))
+ROUND_TABLES = (*RESULT_SCHEMA, *GROUP_TABLES, *METRIC_TABLES, *PHASE_TABLES, "wall")
+# The columns of each table's key: those listed as such, or the first one.
+KEYS = {
+    table: (re.findall(r"KEY \((.+)\)", columns) or re.findall(r"\w+", columns))[0]
+    for table, columns in SCHEMA.items()
+}
+TEXT_COLUMNS = frozenset({"key", "rule", "name", "phase", "role"})  # in all tables
+PHASES_PER_WORKER = 64  # of a round that are recorded, the first ones
 # SQLite takes the other columns of a group from the row of its min() or max(). In a directed round
 # a worker waits for what it receives: link.a is the receiver.
 LAST_WORKERS = """
@@ -212,6 +176,7 @@ class Store:
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
+        self._execute = connection.execute
         self.path = path
         # Columns that a record lacks which is only read: it has no values there.
         self._missing: tuple[str, ...] = ()
@@ -223,8 +188,8 @@ class Store:
         with _clear_errors(path):
             connection = _connect(path, "rwc")
             connection.execute("PRAGMA journal_mode=WAL")
-            connection.executescript(RECORD_SCHEMA.format(workers=_worker_columns()))
-            _add_later_tables(connection)
+            for table, columns in SCHEMA.items():
+                connection.execute(f"CREATE TABLE {table} {columns}")
         store = cls(connection, path)
         store.set_meta("version", RECORD_VERSION)
         return store
@@ -254,19 +219,24 @@ class Store:
                 fix="read it with the version of fedhp that wrote it",
             )
         with _clear_errors(path):
-            _add_later_tables(connection, temporary=not write)
-            store._add_later_columns(write=write)
+            store._add_later_parts(write=write)
         return store
 
-    def _add_later_columns(self, *, write: bool) -> None:
-        rows = self._connection.execute("SELECT name FROM pragma_table_info('workers')")
-        present = {name for (name,) in rows.fetchall()}
+    def _add_later_parts(self, *, write: bool) -> None:
+        """Add the tables and columns that are missing; in memory where the file is only read."""
+        names = self._execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        kind = "TABLE" if write else "TEMP TABLE"
+        present = {name for (name,) in names.fetchall()}
+        for table in (table for table in ADDED_SCHEMA if table not in present):
+            self._execute(f"CREATE {kind} IF NOT EXISTS {table} {ADDED_SCHEMA[table]}")
+        names = self._execute("SELECT name FROM pragma_table_info('workers')")
+        present = {name for (name,) in names.fetchall()}
         missing = [column for column in added_columns() if column.name not in present]
         if not write:
             self._missing = tuple(column.name for column in missing)
             return
         for column in missing:
-            self._connection.execute(f"ALTER TABLE workers ADD COLUMN {_declared(column)}")
+            self._execute(f"ALTER TABLE workers ADD COLUMN {_declared(column)}")
 
     def close(self) -> None:
         """Close the file."""
@@ -280,7 +250,7 @@ class Store:
         deadline = time.monotonic() + LEAVE_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(sqlite3.Error):
-                mode = self._connection.execute("PRAGMA journal_mode=DELETE").fetchone()[0]
+                mode = self._execute("PRAGMA journal_mode=DELETE").fetchone()[0]
                 if mode == "delete":
                     return
             time.sleep(LEAVE_PAUSE)
@@ -288,7 +258,7 @@ class Store:
     def meta(self, key: str) -> Any:
         """A value of the run's description, None if absent."""
         with _clear_errors(self.path):
-            row = self._connection.execute(
+            row = self._execute(
                 "SELECT CAST(value AS BLOB) FROM meta WHERE key = ?", (key,)
             ).fetchone()
         try:
@@ -304,7 +274,7 @@ class Store:
         A very large record is checked by its pages alone, since hashing it takes minutes.
         """
         with _clear_errors(self.path):
-            problem = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            problem = self._execute("PRAGMA quick_check(1)").fetchone()[0]
             if problem != "ok":
                 raise _damaged(self.path, problem)
         status = self.meta("status")
@@ -335,37 +305,35 @@ class Store:
         """A hash of what the digest leaves out: the description and the tables of the metrics."""
         digest = hashlib.sha256()
         with _clear_errors(self.path):
-            description = self._connection.execute(
+            description = self._execute(
                 "SELECT key, CAST(value AS BLOB) FROM meta "
                 "WHERE key NOT IN ('status', ?) ORDER BY key",
                 (CONTENT_DIGEST,),
             ).fetchall()
             texts = [(key, value.decode()) for key, value in description]
         digest.update(repr(texts).encode())
-        for table in (*METRIC_TABLES, "wall"):
-            digest.update(table.encode())
-            for rows in self.blocks(table):
-                hash_rows(digest, rows)
-        self._hash_filled(digest, PHASE_TABLES)
+        self._hash(digest, *METRIC_TABLES, "wall")
+        self._hash(digest, *PHASE_TABLES, filled=True)
         return digest.hexdigest()
 
-    def _hash_filled(self, digest: Any, tables: Sequence[str]) -> None:
-        """Add the tables that have rows: else it is the hash of the versions without them."""
+    def _hash(self, digest: Any, *tables: str, filled: bool = False) -> None:
+        """Add tables to a hash. If filled, only those that have rows: else it is the hash of the
+        versions without them."""
         for table in tables:
-            header, *blocks = self.blocks(table)
-            if blocks:
+            names = self._filled_columns() if table == "workers" else ()
+            blocks = self.blocks(table, names=names)
+            header, first = next(blocks), next(blocks, [])
+            if first or not filled:
                 digest.update(table.encode())
-                for rows in (header, *blocks):
+                for rows in filter(None, chain((header, first), blocks)):
                     hash_rows(digest, rows)
 
     def set_meta(self, key: str, value: Any) -> None:
         """Set a value, durably. A changed description is not the one that was sealed."""
         with self._transaction():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value))
-            )
+            self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
             if key not in ("status", CONTENT_DIGEST):
-                self._connection.execute("DELETE FROM meta WHERE key = ?", (CONTENT_DIGEST,))
+                self._execute("DELETE FROM meta WHERE key = ?", (CONTENT_DIGEST,))
 
     def commit(self, record: RoundRecord) -> None:
         """Append a round: all of it or nothing."""
@@ -380,7 +348,6 @@ class Store:
 
     def copy_rounds(self, source: Store, *, first: int, last: int) -> None:
         """Append rounds of another record, in all tables: all of them or nothing."""
-        marks = {table: ", ".join("?" for _ in self.names(table)) for table in ROUND_TABLES}
         for table in ROUND_TABLES:
             if source.names(table) != self.names(table):
                 raise _damaged(source.path, f"its table {table} has other columns")
@@ -388,11 +355,9 @@ class Store:
             self._delete_from(first)
             for table in ROUND_TABLES:
                 blocks = source.blocks(table, where="round BETWEEN ? AND ?", values=(first, last))
-                next(blocks)  # the header
+                marks = ", ".join("?" for _ in next(blocks)[0])  # of the header
                 for rows in blocks:
-                    self._connection.executemany(
-                        f"INSERT INTO {table} VALUES ({marks[table]})", rows
-                    )
+                    self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
 
     def truncate(self, last_round: int) -> None:
         """Delete the rounds after this one (they will run again, bit for bit)."""
@@ -408,13 +373,13 @@ class Store:
         with self._transaction():
             if irregular is not None:
                 for table in ("final_evaluations", "final_worker_evaluations"):
-                    self._connection.execute(f"DELETE FROM {table}")
+                    self._execute(f"DELETE FROM {table}")
                 for table in ("evaluations", "worker_evaluations", *METRIC_TABLES):
                     self._connection.executemany(
                         f"DELETE FROM {table} WHERE round = ?", [(index,) for index in irregular]
                     )
                     if table in METRIC_TABLES and "whole" in METRIC_SCHEMA[table]:
-                        self._connection.execute(f"DELETE FROM {table} WHERE whole = 1")
+                        self._execute(f"DELETE FROM {table} WHERE whole = 1")
             self._connection.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)",
                 [(key, json.dumps(value)) for key, value in meta.items()],
@@ -423,8 +388,7 @@ class Store:
     def last_round(self) -> int:
         """The last committed round, 0 if none."""
         with _clear_errors(self.path):
-            row = self._connection.execute("SELECT max(round) FROM rounds").fetchone()
-        return int(row[0] or 0)
+            return int(self._execute("SELECT max(round) FROM rounds").fetchone()[0] or 0)
 
     def columns(
         self,
@@ -436,49 +400,41 @@ class Store:
     ) -> dict[str, list[Any]]:
         """A table as columns (all, or those named), ordered by its key: for pandas or numpy."""
         with _clear_errors(self.path):
-            return self._columns(self._select(table, names=names, where=where, values=values))
+            return self._columns(self._select(table, names, where, values))
 
     def last_row(self, table: str) -> dict[str, Any] | None:
         """The last row of a table by its key; None if it has none."""
-        with _clear_errors(self.path):
-            self._select(table, where="0")  # refuses an unknown table
-            order = ", ".join(f"{column} DESC" for column in KEYS[table].split(", "))
-            row = self._columns(
-                self._connection.execute(f"SELECT * FROM {table} ORDER BY {order} LIMIT 1")
-            )
+        self.names(table)  # refuses an unknown table
+        order = ", ".join(f"{column} DESC" for column in KEYS[table].split(", "))
+        row = self._query(f"SELECT * FROM {table} ORDER BY {order} LIMIT 1")
         return {name: values[0] for name, values in row.items()} if all(row.values()) else None
 
-    def extremes(self, table: str, column: str, *, first_round: int) -> dict[str, list[Any]]:
-        """The lowest and the highest value of a column in every round from the first one on."""
-        with _clear_errors(self.path):
-            self._select(table, names=(column,), where="0")  # refuses unknown names
-            return self._columns(
-                self._connection.execute(
-                    f"SELECT round, min({column}) AS lowest, max({column}) AS highest FROM {table} "
-                    "WHERE round >= ? GROUP BY round ORDER BY round",
-                    (first_round,),
-                )
-            )
+    def extremes(self, table: str, column: str, *, first_round: int = 1) -> dict[str, list[Any]]:
+        """The columns round, lowest and highest: of the values of one column in every round."""
+        self.columns(table, names=(column,), where="0")  # refuses unknown names
+        return self._query(
+            f"SELECT round, min({column}) AS lowest, max({column}) AS highest FROM {table} "
+            "WHERE round >= ? GROUP BY round ORDER BY round",
+            (first_round,),
+        )
 
     def last_of_workers(self, table: str, column: str, *, last_round: int) -> dict[str, list[Any]]:
-        """Each worker's last value of a column up to a round, and its round."""
-        with _clear_errors(self.path):
-            self._select(table, names=(column,), where="0")  # refuses unknown names
-            return self._columns(
-                self._connection.execute(  # SQLite takes the column from the row of the maximum
-                    f"SELECT worker, {column}, max(round) AS round FROM {table} WHERE round <= ? "
-                    "GROUP BY worker ORDER BY worker",
-                    (last_round,),
-                )
-            )
+        """Each worker's last value of a column up to a round, and its round, by worker."""
+        self.columns(table, names=(column,), where="0")  # refuses unknown names
+        return self._query(  # SQLite takes the column from the row of the maximum
+            f"SELECT worker, {column}, max(round) AS round FROM {table} WHERE round <= ? "
+            "GROUP BY worker ORDER BY worker",
+            (last_round,),
+        )
 
     def last_workers(self, *, first_round: int, last_round: int) -> dict[str, list[Any]]:
         """Of every round the worker that finished last (of equal ones the first), how many finished
         earlier, and its slowest link in use: its ends a and b, and its time."""
+        return self._query(LAST_WORKERS, {"first": first_round, "last": last_round})
+
+    def _query(self, sql: str, values: Any = ()) -> dict[str, list[Any]]:
         with _clear_errors(self.path):
-            return self._columns(
-                self._connection.execute(LAST_WORKERS, {"first": first_round, "last": last_round})
-            )
+            return self._columns(self._execute(sql, values))
 
     def _columns(self, cursor: sqlite3.Cursor) -> dict[str, list[Any]]:
         header = [column[0] for column in cursor.description]
@@ -491,24 +447,22 @@ class Store:
     def snapshot(self) -> Iterator[None]:
         """Inside, everything that is read is of one moment, whatever is written meanwhile."""
         with _clear_errors(self.path):
-            self._connection.execute("BEGIN")
+            self._execute("BEGIN")
         try:
             yield
         finally:
             with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
+                self._execute("ROLLBACK")
 
     def names(self, table: str) -> list[str]:
         """The names of a table's columns."""
-        with _clear_errors(self.path):
-            cursor = self._select(table, where="0")
-            return [column[0] for column in cursor.description]
+        return list(self.columns(table, where="0"))
 
     def types(self, table: str) -> dict[str, str]:
         """The type of every column of a table, as the schema declares it."""
         self.names(table)  # refuses an unknown table
         with _clear_errors(self.path):
-            rows = self._connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
+            rows = self._execute("SELECT name, type FROM pragma_table_info(?)", (table,))
             return dict(rows.fetchall())
 
     def blocks(
@@ -521,7 +475,7 @@ class Store:
     ) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table in the order of its key, many at a time; first its header."""
         with _clear_errors(self.path):
-            cursor = self._select(table, names=names, where=where, values=values)
+            cursor = self._select(table, names, where, values)
             header = [column[0] for column in cursor.description]
             yield [tuple(header)]
             while rows := cursor.fetchmany(BLOCK_ROWS):
@@ -542,12 +496,8 @@ class Store:
             digest.update(f"{models.dtype.str} {models.shape}".encode())
             for block in array_blocks(models):
                 digest.update(block)
-        for table in RESULT_TABLES:
-            digest.update(table.encode())
-            names = self._filled_columns() if table == "workers" else ()
-            for rows in self.blocks(table, names=names):
-                hash_rows(digest, rows)
-        self._hash_filled(digest, GROUP_TABLES)
+        self._hash(digest, *RESULT_SCHEMA)
+        self._hash(digest, *GROUP_TABLES, filled=True)
         return digest.hexdigest()
 
     def _filled_columns(self) -> list[str]:
@@ -555,22 +505,15 @@ class Store:
         digest is that of the versions without them."""
         with _clear_errors(self.path):
             empty = {
-                column.name
-                for column in added_columns()
-                if column.name in self._missing
-                or not self._connection.execute(
-                    f"SELECT count({column.name}) FROM workers"
-                ).fetchone()[0]
+                name
+                for name in (column.name for column in added_columns())
+                if name in self._missing
+                or not self._execute(f"SELECT count({name}) FROM workers").fetchone()[0]
             }
         return [name for name in self.names("workers") if name not in empty]
 
     def _select(
-        self,
-        table: str,
-        *,
-        names: Sequence[str] = (),
-        where: str = "",
-        values: tuple[Any, ...] = (),
+        self, table: str, names: Sequence[str], where: str, values: tuple[Any, ...]
     ) -> sqlite3.Cursor:
         if table not in KEYS:
             raise RunError(
@@ -584,25 +527,25 @@ class Store:
             or ["*", *(f"NULL AS {name}" for name in missing)]
         )
         condition = f"WHERE {where}" if where else ""
-        return self._connection.execute(
+        return self._execute(
             f"SELECT {selected} FROM {table} {condition} ORDER BY {KEYS[table]}", values
         )
 
     def _delete_from(self, round_index: int) -> None:
         for table in ROUND_TABLES:
-            self._connection.execute(f"DELETE FROM {table} WHERE round >= ?", (round_index,))
+            self._execute(f"DELETE FROM {table} WHERE round >= ?", (round_index,))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         with _clear_errors(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._execute("BEGIN IMMEDIATE")
             try:
                 yield
-                self._connection.execute("COMMIT")
+                self._execute("COMMIT")
             except BaseException:
                 # The first error is the one to report; a failed rollback adds nothing.
                 with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
+                    self._execute("ROLLBACK")
                 raise
 
 
@@ -791,23 +734,6 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
         computed = re.search(r"\b(virtual|generated|as)\b", sql or "", re.IGNORECASE)
         if kind not in ("table", "index") or computed:
             raise _damaged(path, f"{name!r} is not a table of a record")
-
-
-def _worker_columns() -> str:
-    return ", ".join(map(_declared, WORKER_COLUMNS))
-
-
-def _declared(column: Column) -> str:
-    return f"{column.name} {'INTEGER NOT NULL' if column.whole else 'REAL'}"
-
-
-def _add_later_tables(connection: sqlite3.Connection, *, temporary: bool = False) -> None:
-    """Create the added tables that are missing; in memory where the file is only read."""
-    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    present = {name for (name,) in rows.fetchall()}
-    for table in (name for name in ADDED_SCHEMA if name not in present):
-        kind = "TEMP TABLE" if temporary else "TABLE"
-        connection.execute(f"CREATE {kind} IF NOT EXISTS {table} {ADDED_SCHEMA[table]}")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@ way, when each turn without a barrier began and ended. Every page, text and figu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,28 +57,22 @@ def read_pace(run: RunReader, round_index: int) -> Pace:
 def _pace(row: dict[str, Any], *, barrier: bool) -> Pace:
     waits = barrier and row["mean_waiting_time"] > ROUNDING * row["round_time"]
     worker = row["worker"] if waits else None
-    planned, right = row["pace_setter"], row["plan_right"]
+    planned, times = row["pace_setter"], ("worker_time", "compute_time", "communication_time")
+    last: dict[str, Any] = row if worker is not None else {**dict.fromkeys(row), "waited": 0}
     return Pace(
         round=row["round"],
         last_worker=worker,
-        worker_time=None if worker is None else row["worker_time"],
-        compute_time=None if worker is None else row["compute_time"],
-        communication_time=None if worker is None else row["communication_time"],
-        link_with=None if worker is None else row["b"] if row["a"] == worker else row["a"],
-        link_time=None if worker is None else row["link_time"],
+        **{name: last[name] for name in (*times, "link_time", "waited")},
+        link_with=last["b"] if last["a"] == worker else last["a"],
         directed=bool(row["directed"]),
-        waited=0 if worker is None else row["waited"],
         planned_worker=planned,
-        plan_was_right=None if worker is None or planned is None else bool(right),
+        plan_was_right=None if worker is None or planned is None else bool(row["plan_right"]),
     )
 
 
 def most_often_last(paces: Sequence[Pace]) -> list[tuple[int, int]]:
     """The workers that finished last in some round, and in how many; the most frequent first."""
-    counts: dict[int, int] = {}
-    for pace in paces:
-        if pace.last_worker is not None:
-            counts[pace.last_worker] = counts.get(pace.last_worker, 0) + 1
+    counts = Counter(pace.last_worker for pace in paces if pace.last_worker is not None)
     return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
 
 
@@ -191,21 +186,16 @@ def transfers_of_pairs(run: RunReader, round_index: int) -> dict[tuple[int, int]
     None if the record does not have all of them."""
     if not _is_complete(run, round_index):
         return None
-    counts: dict[tuple[int, int], int] = {}
-    for phase in _phases(run, round_index, round_index):
-        if phase.partner is not None:
-            pair = min(phase.worker, phase.partner), max(phase.worker, phase.partner)
-            counts[pair] = counts.get(pair, 0) + 1
-    return counts
+    return Counter(
+        (min(phase.worker, phase.partner), max(phase.worker, phase.partner))
+        for phase in _phases(run, round_index, round_index)
+        if phase.partner is not None
+    )
 
 
 def _phases(run: RunReader, first: int, last: int) -> list[TurnPhase]:
-    table = run.table(
-        "phases",
-        first_round=first,
-        last_round=last,
-        columns=("worker", "start", "finish", "partner"),
-    )
+    names = ("worker", "start", "finish", "partner")
+    table = run.table("phases", first_round=first, last_round=last, columns=names)
     return [TurnPhase(*row) for row in zip(*table.values(), strict=True)]
 
 

@@ -73,12 +73,12 @@ def read_clients(
     config: WorldConfig, *, workers: int, seed: int, batch_size: int
 ) -> tuple[ClientDevices | None, ClientAvailability | None]:
     """What the two files say about the clients that take the workers' places."""
-    key = "world.device_trace"
-    with about(key):
-        devices = _read(config.device_trace, key, _device_rows)
-    with about("world.availability_trace"):
-        availability = _read(config.availability_trace, "world.availability_trace", _interval_rows)
-    for name, clients in ((key, devices), ("world.availability_trace", availability)):
+    device_key, times_key = "world.device_trace", "world.availability_trace"
+    with about(device_key):
+        devices = _read(config.device_trace, device_key, _device_rows)
+    with about(times_key):
+        availability = _read(config.availability_trace, times_key, _interval_rows)
+    for name, clients in ((device_key, devices), (times_key, availability)):
         if clients is not None and len(clients) < workers:
             raise ConfigError(
                 f"the file has {len(clients)} clients, but workers = {workers}",
@@ -92,15 +92,14 @@ def read_clients(
     )
     built_devices, built_times = None, None
     if devices is not None:
-        where = f"{key} = {config.device_trace}"
-        with about(key):
-            built_devices = _devices(
-                [(name, devices[name]) for name in chosen_devices], batch_size, where
-            )
+        chosen = [(name, devices[name]) for name in chosen_devices]
+        with about(device_key):
+            where = f"{device_key} = {config.device_trace}"
+            built_devices = _devices(chosen, batch_size, where)
     if availability is not None:
-        where = f"world.availability_trace = {config.availability_trace}"
         chosen = [(name, availability[name]) for name in chosen_times]
-        with about("world.availability_trace"):
+        with about(times_key):
+            where = f"{times_key} = {config.availability_trace}"
             built_times = _availability(chosen, where, config.availability_speed)
     return built_devices, built_times
 
@@ -233,9 +232,6 @@ def _is_number(value: Any) -> bool:
 def _short(value: Any) -> str:
     text = "missing" if value is None else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-# --- files ---------------------------------------------------------------------------------
 
 
 def _read(

@@ -12,9 +12,10 @@ from __future__ import annotations
 import csv
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, combinations
 from math import inf, nextafter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -148,9 +149,7 @@ def read_trace(path: str | Path, *, workers: int, repeat: bool = False) -> Trace
     trace = Trace(workers, {}, {})
     for number, row in enumerate(rows, start=2):
         _add(trace, row, f"world.trace = {path}, line {number}")
-    _check_one_kind(trace, path)
-    _check_lines(trace, path)
-    _check_complete(trace, path)
+    _check(trace, path)
     return replace(trace, length=_length(rows, path)) if repeat else trace
 
 
@@ -184,21 +183,18 @@ def _add(trace: Trace, row: dict[str, str], where: str) -> None:
     time = _number(row["time"], "time", where, least=0.0, most=MOST_TIME)
     worker = _index(row["worker"], "worker", trace.workers, where)
     peer = _index(row["peer"], "peer", trace.workers, where) if row.get("peer") else worker
-    if row.get("bandwidth"):
-        key = (min(worker, peer), max(worker, peer))
-        series = trace.bandwidth.setdefault(key, _Series())
-        value = _number(row["bandwidth"], "bandwidth", where, least=1e-6, most=1e9)
-        _append(series, time, value, where)
-    own: tuple[tuple[str, dict[int, _Series], float, float], ...] = (
-        ("step_time", trace.step_time, 1e-6, 1e4),
-        ("uplink", trace.uplink, 1e-6, 1e9),
-        ("downlink", trace.downlink, 1e-6, 1e9),
-        ("other_time", trace.other_time, 0.0, 1e4),
+    link = (min(worker, peer), max(worker, peer))
+    recorded: tuple[tuple[str, dict[Any, _Series], Any, float, float], ...] = (
+        ("bandwidth", trace.bandwidth, link, 1e-6, 1e9),
+        ("step_time", trace.step_time, worker, 1e-6, 1e4),
+        ("uplink", trace.uplink, worker, 1e-6, 1e9),
+        ("downlink", trace.downlink, worker, 1e-6, 1e9),
+        ("other_time", trace.other_time, worker, 0.0, 1e4),
     )
-    for column, recorded, least, most in own:
+    for column, series, key, least, most in recorded:
         if row.get(column):
             value = _number(row[column], column, where, least=least, most=most)
-            _append(recorded.setdefault(worker, _Series()), time, value, where)
+            _append(series.setdefault(key, _Series()), time, value, where)
     if row.get("available"):
         if row["available"].strip() not in ("0", "1"):
             raise DataError(
@@ -246,17 +242,13 @@ def _index(text: str, column: str, workers: int, where: str) -> int:
     return int(digits)
 
 
-def _check_one_kind(trace: Trace, path: str | Path) -> None:
-    kinds = {a == b for a, b in trace.bandwidth}
-    if len(kinds) > 1:
+def _check(trace: Trace, path: str | Path) -> None:
+    if len({a == b for a, b in trace.bandwidth}) > 1:
         raise DataError(
             f"world.trace = {path}: some bandwidths belong to workers, some to links",
             allowed="the column peer filled in every row with a bandwidth, or in none",
             fix="give all bandwidths per worker, or all per link",
         )
-
-
-def _check_lines(trace: Trace, path: str | Path) -> None:
     if trace.uplink.keys() != trace.downlink.keys() or (trace.uplink and trace.bandwidth):
         raise DataError(
             f"world.trace = {path}: uplink and downlink do not belong to the same workers"
@@ -265,29 +257,21 @@ def _check_lines(trace: Trace, path: str | Path) -> None:
             allowed="uplink and downlink for every worker, or bandwidth alone",
             fix="fill in both columns, or remove them",
         )
-
-
-def _check_complete(trace: Trace, path: str | Path) -> None:
     if not (trace.has_links or trace.step_time or trace.presence or trace.other_time):
         raise DataError(
             f"world.trace = {path}: the file has no values",
             allowed="rows with bandwidth, step_time, available or other_time",
             fix="record a trace with `fedhp export RUN --trace FILE`, or remove world.trace",
         )
-    if trace.per_link:
-        needed = {(a, b) for a in range(trace.workers) for b in range(a + 1, trace.workers)}
-    else:
-        needed = {(i, i) for i in range(trace.workers)}
+    workers = range(trace.workers)
+    needed = set(combinations(workers, 2)) if trace.per_link else {(i, i) for i in workers}
     missing = sorted(needed - trace.bandwidth.keys()) if trace.bandwidth else []
     by_worker = [recorded for recorded in (trace.step_time, trace.uplink) if recorded]
-    unknown = sorted(
-        {worker for known in by_worker for worker in set(range(trace.workers)) - known.keys()}
-    )
+    unknown = sorted({worker for known in by_worker for worker in set(workers) - known.keys()})
     if missing or unknown:
+        what = f"worker {missing[0][0] if missing else unknown[0]}"
         if missing and trace.per_link:
             what = f"link {missing[0]}"
-        else:
-            what = f"worker {missing[0][0] if missing else unknown[0]}"
         raise ConfigError(
             f"{path} has no values for {what}, but workers = {trace.workers}",
             key="world.trace",
