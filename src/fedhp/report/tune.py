@@ -3,14 +3,13 @@ and on the held-out ones, as a table, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.tune import SeededRuns, Trial, Tuned, TunedAlgorithm
 from fedhp.record.statistics import Interval, interval
+from fedhp.report.export import csv_text
 from fedhp.report.formatting import (
     ACCURACY,
     MISSING,
@@ -26,13 +25,7 @@ from fedhp.report.formatting import (
 )
 from fedhp.report.labels import names_for
 from fedhp.report.paired import compare_all
-from fedhp.report.tables import (
-    markdown_table,
-    new_table,
-    paired_lines,
-    time_text,
-    with_spread,
-)
+from fedhp.report.tables import markdown_table, new_table, paired_lines, with_spread
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -219,17 +212,17 @@ def tune_table(result: TuneResult) -> Table:
 
     headers, rows, caption = tune_rows(result)
     algorithm, settings, tuning, held_out, *others = headers
-    table = new_table(
+    return new_table(
         *headers,
+        rows=[
+            [escape(text) for text in (*row[:2], *(cell.replace(" (", "\n(") for cell in row[2:]))]
+            for row in rows
+        ],
         left=(algorithm, settings),
         drop_first=("trials", *reversed(others), tuning),
         keep=(algorithm, settings, held_out),
         caption=caption,
     )
-    for row in rows:
-        texts = [*row[:2], *(cell.replace(" (", "\n(") for cell in row[2:])]
-        table.add_row(*map(escape, texts))
-    return table
 
 
 def tune_markdown(result: TuneResult) -> str:
@@ -274,7 +267,9 @@ def _times(rows: Sequence[TuneRow]) -> list[list[str]]:
     def text(measured: SeededRuns | None, spread: Interval | None) -> str:
         if measured is None:
             return MISSING
-        return measured.failed or time_text(spread, runs=len(measured.runs), decimals=decimals)
+        runs, missing = len(measured.runs), "not reached"
+        text = with_spread(spread, decimals, runs=runs, part="reached", missing=missing)
+        return measured.failed or text
 
     measured: list[list[SeededRuns | None]] = [[r.trial for r in rows], [r.compared for r in rows]]
     return [list(map(text, runs, column)) for runs, column in zip(measured, spreads, strict=True)]
@@ -290,10 +285,7 @@ def _finals(rows: Sequence[TuneRow], metric: str) -> list[list[str]]:
     spreads = _spreads(rows, final)
     means = (s.mean if s else None for column in spreads for s in column)
     decimals = 1 if metric == ACCURACY else decimals_for(means)
-    return [
-        [MISSING if spread is None else with_spread(spread, decimals) for spread in column]
-        for column in spreads
-    ]
+    return [[with_spread(spread, decimals) for spread in column] for column in spreads]
 
 
 def _spreads(
@@ -323,15 +315,12 @@ def trials_csv(result: TuneResult) -> str:
     trials = result.found.trials
     keys = list(dict.fromkeys(key for trial in trials for key in trial.settings))
     best = [result.found.best(algorithm) for algorithm in result.found.tuning.algorithms]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     numbers = ("time_to_target", "bytes_to_target", "final_accuracy")
-    writer.writerow(["algorithm", "trial", "best", "status", "seeds", "reached", *numbers, *keys])
+    rows = [["algorithm", "trial", "best", "status", "seeds", "reached", *numbers, *keys]]
     for trial in trials:
         measured = trial.measured
         spreads = time_to_target(measured), sent_to_target(measured), final_result(measured)
-        means = ["" if spread is None else repr(spread.mean) for spread in spreads]
         about = [trial.algorithm, trial.number, int(trial in best), measured.failed or "finished"]
-        about += [len(measured.runs), measured.reached, *means]
-        writer.writerow([*about, *(trial.settings.get(key, "") for key in keys)])
-    return text.getvalue()
+        about += [len(measured.runs), measured.reached, *(s and s.mean for s in spreads)]
+        rows.append([*about, *(trial.settings.get(key, "") for key in keys)])
+    return csv_text(rows)

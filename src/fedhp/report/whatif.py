@@ -49,13 +49,12 @@ def whatif_table(result: WhatIf) -> Table:
     ]
     table = new_table(
         *(header for header, _ in columns),
+        rows=zip(*(column for _, column in columns), strict=True),
         left=("planner", "basis"),
         keep=("planner", "round\n(s)"),
         drop_first=("total\n(s)", "links", "rounds", "mean\nsteps", "basis", "against\nrecord"),
         caption="exact: what such a run would take; assumed: planned by the recorded measurements",
     )
-    for row in zip(*(column for _, column in columns), strict=True):
-        table.add_row(*row)
     table.short_labels = [escape(name) for name in _row_names(result, short=True)]
     return table
 

@@ -256,7 +256,7 @@ def _result(comparison: Comparison, figures: PageFigures) -> str:
     table = table_html(
         grid.headers,
         rows,
-        caption="; ".join(filter(None, [grid.caption, grid.bold_caption])),
+        caption=grid.full_caption,
         numeric=range(1, len(grid.headers)),
         marks=marks,
         meanings=grid.meanings,
