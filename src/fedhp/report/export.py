@@ -11,7 +11,7 @@ import csv
 import importlib.util
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -117,7 +117,6 @@ def export_run(
 
 
 def save_text(path: Path, text: str) -> Path:
-    """Write a whole file, and its folder if needed."""
     return save_parts(path, [text.encode()])
 
 
@@ -158,14 +157,14 @@ def save_report_data(
         for batch in batches
         for run in batch.runs
     ]
-    with_folder = [
-        ExportedRun((*run.owner, str(run.folder)), run.folder, run.summary) for run in runs
-    ]
+    with_folder = [replace(run, owner=(*run.owner, str(run.folder))) for run in runs]
     types = {**REPORT_OWNER, "run": "TEXT"}
-    paths = save_summaries(with_folder, folder / "summary", owner=types)
-    paths += save_frame(folder / "means", MEANS, lambda: iter([_means(batches, summaries)]))
-    paths += save_frame(folder / "paired", PAIRED, lambda: iter([_paired(batches, summaries)]))
-    return paths + save_record_tables(runs, folder, owner=REPORT_OWNER, tables=ROUND_TABLES)
+    return [
+        *save_summaries(with_folder, folder / "summary", owner=types),
+        *save_frame(folder / "means", MEANS, lambda: iter([_means(batches, summaries)])),
+        *save_frame(folder / "paired", PAIRED, lambda: iter([_paired(batches, summaries)])),
+        *save_record_tables(runs, folder, owner=REPORT_OWNER, tables=ROUND_TABLES),
+    ]
 
 
 def save_summaries(runs: Sequence[ExportedRun], path: Path, *, owner: Types) -> list[Path]:
@@ -193,12 +192,13 @@ def save_record_tables(
     runs: Sequence[ExportedRun], folder: Path, *, owner: Types, tables: Iterable[str]
 ) -> list[Path]:
     """Each of these record tables of all runs, as one table."""
-    paths: list[Path] = []
     with RunReader(runs[0].folder) as first:
         types = {table: {**owner, **first.column_types(table)} for table in tables}
-    for table in types:
-        paths += save_frame(folder / table, types[table], partial(_record_rows, runs, table))
-    return paths
+    return [
+        path
+        for table in types
+        for path in save_frame(folder / table, types[table], partial(_record_rows, runs, table))
+    ]
 
 
 def _record_rows(runs: Sequence[ExportedRun], table: str) -> Iterator[Rows]:
@@ -295,8 +295,7 @@ def trace_csv(run: RunReader) -> str:
     replayed = _replayed_trace(run)
     _refuse_per_link(run, replayed)
     unit = BITS[run.meta("experiment")["world"]["bandwidth"]["unit"]]
-    workers = run.table("workers")
-    rounds = run.table("rounds")
+    workers, rounds = run.table("workers"), run.table("rounds")
     starts = dict(zip(rounds["round"], [0.0, *rounds["clock"]], strict=False))
     columns_read = [workers[name] for name in ("round", "worker", "bandwidth", "step_time")]
     rows: Rows = [
@@ -308,13 +307,8 @@ def trace_csv(run: RunReader) -> str:
     if lines is not None:
         columns = LINE_COLUMNS
         rows = [
-            (
-                time,
-                worker,
-                *(None if speed is None else speed * f for f in lines(time, worker)),
-                step,
-            )
-            for time, worker, speed, step in rows
+            (at, worker, *(speed and speed * share for share in lines(at, worker)), step)
+            for at, worker, speed, step in rows
         ]
     presence = _presence(run, replayed)
     if presence is not None:

@@ -73,7 +73,15 @@ class Batch:
     def representative_runs(self) -> list[RunEntry]:
         """One run per label, of one seed where all have it: FedHP+ or FedHP, a rival, then the
         others."""
-        chosen = [self._representative_run(label) for label in self.labels]
+        seeds = {
+            label: {run.seed for run in self.runs if run.label == label} for label in self.labels
+        }
+        common = set.intersection(*seeds.values())
+        # The best run of a label comes first.
+        ranked = sorted(
+            self.runs, key=lambda run: (run.status != FINISHED, run.seed not in common, run.seed)
+        )
+        chosen = [next(run for run in ranked if run.label == label) for label in self.labels]
         # First what the others are compared with.
         chosen.sort(key=lambda run: (-favourite(label_base(run.label)), not favourite(run.label)))
         first, *rest = chosen
@@ -83,15 +91,6 @@ class Batch:
             key=lambda run: (label_base(run.label) == label_base(first.label), run.asynchronous),
         )[:1]
         return [first, *rivals, *(run for run in rest if run not in rivals)]
-
-    def _representative_run(self, label: str) -> RunEntry:
-        common_seeds = set.intersection(
-            *({run.seed for run in self.runs if run.label == each} for each in self.labels)
-        )
-        return min(
-            (run for run in self.runs if run.label == label),
-            key=lambda run: (run.status != FINISHED, run.seed not in common_seeds, run.seed),
-        )
 
 
 def favourite(label: str) -> int:
@@ -159,7 +158,6 @@ def read_entry(folder: Path) -> RunEntry:
 
 
 def read_summaries(folders: Iterable[Path]) -> list[RunSummary]:
-    """The summaries of the runs in these folders."""
     summaries = []
     for folder in folders:
         with RunReader(folder) as run:
@@ -173,10 +171,9 @@ def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
     kinds: dict[tuple[str, str], list[str]] = {}
     batches: dict[tuple[str, int], list[RunEntry]] = {}
     for entry in entries:
-        shared = setting_text(
-            {k: v for k, v in entry.settings.items() if k not in free}, entry.metric
-        )
-        own = setting_text({k: v for k, v in entry.settings.items() if k in free}, entry.algorithm)
+        table = entry.settings
+        shared = setting_text({k: v for k, v in table.items() if k not in free}, entry.metric)
+        own = setting_text({k: v for k, v in table.items() if k in free}, entry.algorithm)
         seen = kinds.setdefault((shared, entry.label), [])
         if own not in seen:
             seen.append(own)
@@ -277,9 +274,12 @@ class Group:
     @property
     def name(self) -> str:
         """The label in words, with what did not finish."""
-        return (self.title or label_name(self.label)) + _unfinished_mark(
-            [run.summary for run in self.runs]
-        )
+        name, runs = self.title or label_name(self.label), len(self.runs)
+        statuses = [run.summary.status for run in self.unfinished]
+        if not statuses:
+            return name
+        what = "/".join(dict.fromkeys("unfinished" if s != "diverged" else s for s in statuses))
+        return f"{name} [{what}]" if runs == 1 else f"{name} [{len(statuses)}/{runs} {what}]"
 
     def numbers(self, value: Callable[[RunSummary], float | None]) -> list[float]:
         """A number of every finished run that has it."""
@@ -331,8 +331,13 @@ def read_comparison(
         Group(label, tuple(run for run in runs if run.summary.algorithm == label), titles[label])
         for label in labels
     ]
-    goals = tuple(sorted(targets, key=float))
-    return Comparison(tuple(groups), runs[0].metric, goals, _kinds(runs))
+    times: dict[str, list[float]] = {}  # of a step, by device kind
+    for run in runs:
+        for kind, time in run.step_time.items():
+            times.setdefault(kind, []).append(time)
+    means = {kind: float(np.mean(values)) for kind, values in times.items()}
+    goals, kinds = sorted(targets, key=float), device_order(means, means)
+    return Comparison(tuple(groups), runs[0].metric, tuple(goals), tuple(kinds))
 
 
 def read_curves(folder: Path) -> RunCurves:
@@ -366,9 +371,9 @@ def mean_curve(runs: Sequence[RunCurves], x: Callable[[RunCurves], FloatArray]) 
         return None
     held = np.stack([run.values[np.searchsorted(x(run), points, side="right") - 1] for run in runs])
     bands = [interval(column.tolist()) for column in held.T]
-    low = [np.nan if band is None or band.low is None else band.low for band in bands]
-    high = [np.nan if band is None or band.high is None else band.high for band in bands]
-    return Curve(points, held.mean(axis=0), np.array(low), np.array(high))
+    # None, where there is only one seed, becomes NaN.
+    low, high = (np.array([getattr(b, end) for b in bands], np.float64) for end in ("low", "high"))
+    return Curve(points, held.mean(axis=0), low, high)
 
 
 def kind_means(values: FloatArray, devices: Sequence[str]) -> dict[str, float]:
@@ -385,21 +390,3 @@ def kind_means(values: FloatArray, devices: Sequence[str]) -> dict[str, float]:
 def device_order(step_time: dict[str, float], devices: Iterable[str]) -> list[str]:
     """Device kinds from the fastest to the slowest; unmeasured ones last."""
     return sorted(dict.fromkeys(devices), key=lambda kind: (step_time.get(kind, np.inf), kind))
-
-
-def _kinds(runs: Sequence[RunCurves]) -> tuple[str, ...]:
-    times: dict[str, list[float]] = {}
-    for run in runs:
-        for kind, time in run.step_time.items():
-            times.setdefault(kind, []).append(time)
-    means = {kind: float(np.mean(values)) for kind, values in times.items()}
-    return tuple(device_order(means, means))
-
-
-def _unfinished_mark(summaries: Sequence[RunSummary]) -> str:
-    """What to add to a name whose runs did not all finish."""
-    statuses = [run.status for run in summaries if run.status != FINISHED]
-    if not statuses:
-        return ""
-    what = "/".join(dict.fromkeys("unfinished" if s != "diverged" else s for s in statuses))
-    return f" [{what}]" if len(summaries) == 1 else f" [{len(statuses)}/{len(summaries)} {what}]"

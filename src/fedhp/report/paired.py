@@ -15,14 +15,7 @@ from typing import Any, Literal, TypeAlias
 from fedhp.record.reader import RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.judging import INTERVAL_SEEDS
-from fedhp.report.formatting import (
-    ACCURACY,
-    count,
-    is_limit,
-    number,
-    sentence,
-    target_name,
-)
+from fedhp.report.formatting import ACCURACY, count, is_limit, number, sentence, target_name
 from fedhp.report.groups import FINISHED, favourite
 
 Value: TypeAlias = Callable[[RunSummary], float | None]
@@ -46,7 +39,6 @@ class PairedNumber:
 
     @property
     def is_time(self) -> bool:
-        """Whether the spread is one of ratios."""
         return self.number.startswith(TIME_TO)
 
     def as_json(self) -> dict[str, Any]:
