@@ -31,8 +31,6 @@ Rates: TypeAlias = dict[tuple[int, int], float]  # bits per second by link, smal
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What a round's rows are made from."""
-
     number: int
     start: float  # s
     seconds: float

@@ -83,7 +83,6 @@ def _local(training: Mapping[str, Any]) -> str:
 
 
 def _samples(experiment: Mapping[str, Any]) -> str:
-    """What is unusual about the samples that a step sees."""
     training, changes = experiment["training"], experiment.get("augmentation", {})
     parts = [" by shuffled epochs"] if training.get("batches") == "epochs" else []
     if changes.get("crop"):

@@ -54,7 +54,6 @@ class Paragraph:
 
 
 def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
-    """What happened in this round and why."""
     view = read_round(run, round_index)
     of = f" of {view.num_rounds}" if view.num_rounds else ""
     texts = {
@@ -484,7 +483,6 @@ def _waiting(view: RoundView) -> str:
 
 
 def _time_spent(view: RoundView, worker: WorkerRound) -> str:
-    """What a worker's time went into."""
     stepping = worker.local_steps * (worker.step_time or 0.0)
     more = " and scoring" if LinkVerdict.SCORED in view.verdicts else " and the estimates"
     if worker.compute_time <= stepping * (1 + 1e-9) + 1e-9:

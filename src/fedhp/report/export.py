@@ -151,7 +151,6 @@ def has_parquet() -> bool:
 def save_report_data(
     batches: Sequence[Batch], summaries: Mapping[Path, RunSummary], folder: Path
 ) -> list[Path]:
-    """Write summary, means and all tables of all runs; returns the files."""
     runs = [
         ExportedRun((batch.name, run.label, run.seed), run.folder, summaries[run.folder])
         for batch in batches
@@ -191,7 +190,6 @@ def save_summaries(runs: Sequence[ExportedRun], path: Path, *, owner: Types) -> 
 def save_record_tables(
     runs: Sequence[ExportedRun], folder: Path, *, owner: Types, tables: Iterable[str]
 ) -> list[Path]:
-    """Each of these record tables of all runs, as one table."""
     with RunReader(runs[0].folder) as first:
         types = {table: {**owner, **first.column_types(table)} for table in tables}
     return [
@@ -221,7 +219,7 @@ def _means(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Ro
                 start = name.rpartition("_")[0]
                 numbers |= {f"{start}_{key}": v for key, v in numbers.pop(name).items()}
             for name, value in numbers.items():
-                values = (value["mean"], value["low"], value["high"], value["count"])
+                values = (value[end] for end in ("mean", "low", "high", "count"))
                 rows.append((batch.name, label, name, *values))
     return rows
 
@@ -263,11 +261,8 @@ def _save_parquet(path: Path, types: Types, blocks: Iterable[Rows]) -> Path:
         pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
     ):
         for rows in _row_groups(blocks):
-            columns = zip(*rows, strict=True)
-            arrays = [
-                pyarrow.array(column, type=field.type)
-                for column, field in zip(columns, schema, strict=True)
-            ]
+            columns = zip(schema.types, zip(*rows, strict=True), strict=True)
+            arrays = [pyarrow.array(column, type=kind) for kind, column in columns]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
     return path
 
@@ -355,9 +350,8 @@ def _lines(
 
         return of_trace
     experiment = parse(run.meta("experiment"), stored=True)
-    built = build_lines(
-        experiment.world.bandwidth, workers=experiment.workers, seed=experiment.seed
-    )
+    workers, seed = experiment.workers, experiment.seed
+    built = build_lines(experiment.world.bandwidth, workers=workers, seed=seed)
     if built is None:
         return None
     up, down = built.up / built.both, built.down / built.both
@@ -365,11 +359,11 @@ def _lines(
 
 
 def _replayed_trace(run: RunReader) -> Trace | None:
-    replayed = run.meta("experiment")["world"].get("trace")
+    world = run.meta("experiment")["world"]
+    replayed, repeat = world.get("trace"), bool(world.get("trace_repeat"))
     if not replayed:
         return None
     try:
-        repeat = bool(run.meta("experiment")["world"].get("trace_repeat"))
         return read_trace(replayed, workers=run.meta("workers"), repeat=repeat)
     except FedhpError as error:
         raise RunError(

@@ -34,8 +34,6 @@ LONGEST_VALUE = 40  # letters of a setting's value in it
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One run, as far as sorting needs it."""
-
     folder: Path
     label: str
     seed: int
@@ -133,7 +131,6 @@ def sort_runs(folders: Sequence[Path]) -> SortedRuns:
 
 
 def with_titles(batch: Sequence[RunEntry]) -> list[RunEntry]:
-    """The runs with the names of their labels in this batch."""
     own = stored_names(entry.folder for entry in batch)
     titles = names_for((entry.label for entry in batch), own)
     return [replace(entry, title=titles[entry.label]) for entry in batch]
@@ -182,7 +179,6 @@ def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
 
 
 def _label_settings(label: str) -> list[str]:
-    """The settings of the experiment that a label names."""
     keys = [part.partition("=")[0].strip() for part in label.split(":") if "=" in part]
     return [key for key in keys if "." in key]
 
@@ -234,7 +230,6 @@ def _batch_names(firsts: Sequence[RunEntry]) -> list[str]:
 
 
 def short_value(value: Any) -> str:
-    """A setting's value in a sentence."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
@@ -282,7 +277,6 @@ class Group:
         return f"{name} [{what}]" if runs == 1 else f"{name} [{len(statuses)}/{runs} {what}]"
 
     def numbers(self, value: Callable[[RunSummary], float | None]) -> list[float]:
-        """A number of every finished run that has it."""
         values = (value(run.summary) for run in self.finished)
         return [number for number in values if number is not None]
 

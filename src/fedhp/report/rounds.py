@@ -51,7 +51,6 @@ class Link:
 
     @property
     def server(self) -> bool:
-        """Whether it is a worker's line to the server."""
         return self.a == self.b
 
 
@@ -75,8 +74,6 @@ class WorkerRound:
 
 @dataclass(frozen=True, slots=True)
 class VerdictCount:
-    """How many links got a verdict, and how many of these were used."""
-
     links: int
     used: int
 
@@ -98,8 +95,6 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class RoundView:
-    """One round as the record has it."""
-
     round_index: int
     num_rounds: int | None  # None: the run has a horizon
     label: str

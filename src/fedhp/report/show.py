@@ -113,8 +113,7 @@ def print_parts(console: Console, parts: Iterable[Part]) -> None:
 def _fact_text(fact: Fact, width: int | None) -> str:
     from fedhp.terminal import ELLIPSIS, fit_text
 
-    column = fact.width + 2
-    value = fact.value
+    column, value = fact.width + 2, fact.value
     if width and fact.name == DIGEST and column + len(value) > width:
         value = f"{value[:SHORT_DIGEST]}{ELLIPSIS} (in full with --json)"
     return fit_text(f"{fact.name:<{fact.width}}  {value}", width, hang=column)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """The values of the settings that vary, and the runs with these values."""
-
     texts: tuple[str, ...]
     values: tuple[Any, ...]
     runs: tuple[RunSummary, ...]
@@ -45,11 +43,9 @@ class Combination:
 
     @property
     def metric(self) -> str:
-        """What the runs measure."""
         return self.runs[0].metric if self.runs else ACCURACY
 
     def spread(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
-        """A number over the finished seeds that have it."""
         values = map(value, self.finished)
         return interval([number for number in values if number is not None])
 
@@ -82,12 +78,10 @@ class SweepResult:
 
     @property
     def _runs(self) -> list[RunSummary]:
-        """The runs of all combinations."""
         return [run for each in self.combinations for run in each.runs]
 
     @property
     def targets(self) -> list[str]:
-        """The targets of all runs, lowest first."""
         return sorted({target for run in self._runs for target in run.time_to_target}, key=float)
 
     @property
@@ -143,7 +137,6 @@ def sweep_markdown(result: SweepResult) -> str:
 
 
 def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
-    """Headers, cells and caption of the table."""
     metrics = result.metrics or [ACCURACY]
     metric = metrics[0] if len(metrics) == 1 else ""
     unit = "%" if metric == ACCURACY else metric
@@ -168,15 +161,13 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
     cells = zip(*columns, strict=True)
     rows = [[*each.texts, *row] for each, row in zip(result.combinations, cells, strict=True)]
     several = any(len(each.finished) > 1 for each in result.combinations)
-    caption = "mean ± half-width of the 95 % interval over the seeds" if several else "one seed"
+    notes = ["mean ± half-width of the 95 % interval over the seeds" if several else "one seed"]
     tests = [run.final_tests for each in result.combinations for run in each.finished]
-    if tests:
-        caption += f"; final: {final_meaning(tests)}"
-    if result.times:
-        caption += f"; {AT_TIME_CAPTION}"
+    notes += [f"final: {final_meaning(tests)}"] if tests else []
+    notes += [AT_TIME_CAPTION] if result.times else []
     if any(len(each.finished) < len(each.runs) for each in result.combinations):
-        caption += "; runs that did not finish are not counted"
-    return headers, rows, caption
+        notes.append("runs that did not finish are not counted")
+    return headers, rows, "; ".join(notes)
 
 
 def _texts(
@@ -199,10 +190,7 @@ def _texts(
 
 
 def _sizes(
-    result: SweepResult,
-    number: Callable[[Combination], Interval | None],
-    *,
-    missing: str = MISSING,
+    result: SweepResult, number: Callable[[Combination], Interval | None], *, missing: str = MISSING
 ) -> list[str]:
     texts = []
     for each in result.combinations:
@@ -217,12 +205,10 @@ def _seeds(combination: Combination) -> str:
 
 
 def read_sweep(plan: Sweep) -> SweepResult:
-    summaries: dict[tuple[str, ...], list[RunSummary]] = {}
     values = {run.texts: run.values for run in plan.runs}
-    for run in plan.runs:
-        begun = [run.cell.folder] if is_run(run.cell.folder) else []
-        summaries.setdefault(run.texts, []).extend(read_summaries(begun))
-    return SweepResult(
-        tuple(key.key for key in plan.keys),
-        tuple(Combination(texts, values[texts], tuple(runs)) for texts, runs in summaries.items()),
-    )
+    combinations = []
+    for texts in values:
+        folders = [run.cell.folder for run in plan.runs if run.texts == texts]
+        begun = read_summaries(folder for folder in folders if is_run(folder))
+        combinations.append(Combination(texts, values[texts], tuple(begun)))
+    return SweepResult(tuple(key.key for key in plan.keys), tuple(combinations))

@@ -154,10 +154,7 @@ def paired_lines(
     """FedHP, or the first algorithm, against each other one over the common seeds, in words."""
     metric = summaries[0].metric if summaries else ACCURACY
     shown = names_for((run.algorithm for run in summaries), names)
-    return [
-        paired_words(paired, metric, name=lambda label: shown[label])
-        for paired in comparison_pairs(summaries)
-    ]
+    return [paired_words(paired, metric, shown) for paired in comparison_pairs(summaries)]
 
 
 def comparison_grid(
@@ -207,7 +204,6 @@ def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
     limit = find_limit(summaries)
 
     def result(header: str, of: str, value: Value, *, spread: bool = False) -> TableColumn:
-        """A test result, and of what it is."""
         text = f"Test {metric}{of}: {final}."
         return TableColumn(header + unit, text, value, -1, spread, scale, decimals)
 
@@ -266,7 +262,6 @@ def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
 
 
 def _of_target(field: str, key: str, run: RunSummary) -> float | None:
-    """A number of a run by target or time."""
     by_key: Mapping[str, float | None] = getattr(run, field)
     return by_key.get(key)
 
@@ -323,8 +318,7 @@ def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     notes = [f"final: {final_meaning(run.final_tests for run in summaries)}"] if summaries else []
     if any(run.accuracy_at_time for run in summaries):
         notes.append(AT_TIME_CAPTION)
-    limit = find_limit(summaries)
-    if limit is not None:
+    if (limit := find_limit(summaries)) is not None:
         goal = target_name(limit.target, summaries[0].metric)
         notes.append(f"share of the limit: its time to {goal} / the algorithm's")
     if len(seeds) > 1:

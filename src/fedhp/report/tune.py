@@ -56,13 +56,11 @@ class TuneResult:
 
     @property
     def metric(self) -> str:
-        """What the runs measure."""
         measured = [*(trial.measured for trial in self.found.trials), *self.found.compared.values()]
         return next((run.metric for each in measured for run in each.runs), ACCURACY)
 
     @property
     def names(self) -> dict[str, str]:
-        """The names of the algorithms, by label."""
         return names_for(algorithm.label for algorithm in self.found.tuning.algorithms)
 
     def best_settings(self) -> dict[str, dict[str, Any]]:
@@ -75,36 +73,31 @@ class TuneResult:
         rows = []
         for algorithm in self.found.tuning.algorithms:
             best, trials = self.found.best(algorithm), self.found.of(algorithm)
-            name = self.names[algorithm.label]
+            name, compared = self.names[algorithm.label], self.found.compared
             default = next((t for t in trials if t.label == algorithm.label), None)
             if best is not None:
-                words = settings_words(best)
-                if best is default:
-                    words += " (the defaults)"
-                compared = self.found.compared[best.label]
-                rows.append(TuneRow(algorithm, name, words, True, best.measured, compared))
+                words = settings_words(best) + (" (the defaults)" if best is default else "")
+                runs = best.measured, compared[best.label]
+                rows.append(TuneRow(algorithm, name, words, True, *runs))
             if best is None or best is not default:
                 words = "defaults" if best else "defaults (every trial failed)"
                 tried = default.measured if default else None
-                compared = self.found.compared[algorithm.label]
-                rows.append(TuneRow(algorithm, name, words, False, tried, compared))
+                compared_runs = compared[algorithm.label]
+                rows.append(TuneRow(algorithm, name, words, False, tried, compared_runs))
         return rows
 
     def rule(self) -> str:
-        """How the settings were chosen, in words."""
         tuning = self.found.tuning
-        trials = count(tuning.budget, "trial")
         seeds, held_out = (listed(map(str, s)) for s in (tuning.tuning_seeds, tuning.seeds))
         word = "seed" if len(tuning.tuning_seeds) == 1 else "seeds"
-        rank = "mean final result"
-        if self.target is not None:
-            rank = (
-                f"mean time to {target_name(self.target, self.metric)}; a trial that misses it "
-                "with any of these seeds ranks below, by its final result, and one that diverges "
-                "last"
-            )
-        start = f"tuned: the best of {trials} on {word} {seeds} by the {rank}"
-        return f"{start}; held-out seeds: {held_out}"
+        start = f"tuned: the best of {count(tuning.budget, 'trial')} on {word} {seeds} by the mean "
+        if self.target is None:
+            return f"{start}final result; held-out seeds: {held_out}"
+        return (
+            f"{start}time to {target_name(self.target, self.metric)}; a trial that misses it with "
+            "any of these seeds ranks below, by its final result, and one that diverges last; "
+            f"held-out seeds: {held_out}"
+        )
 
     def verdicts(self) -> list[str]:
         """The tuned algorithms against each other on the held-out seeds, in words."""
@@ -190,24 +183,21 @@ def trial_words(trial: Trial, *, name: str, target: float | None, best: bool) ->
     """AD-PSGD trial 3 (lr 0.314, 12 steps): 34.2 s to 90 %, final 93.1 %, the best so far."""
     measured = trial.measured
     metric = measured.runs[0].metric if measured.runs else ACCURACY
-    spread = final_result(measured)
-    words = [] if spread is None else [f"final {score(spread.mean, metric)}"]
+    final, time = final_result(measured), time_to_target(measured)
+    missed = len(measured.runs) - measured.reached
+    words = [] if final is None else [f"final {score(final.mean, metric)}"]
     if measured.failed:
         words = [measured.failed]
+    elif target is not None and time is not None and not missed:
+        words.insert(0, f"{seconds(time.mean)} to {target_name(target, metric)}")
     elif target is not None:
-        goal = target_name(target, metric)
-        time = time_to_target(measured)
-        if time is None or measured.reached < len(measured.runs):
-            part = f" with {count(len(measured.runs) - measured.reached, 'seed')}" if time else ""
-            words.insert(0, f"{goal} not reached{part}")
-        else:
-            words.insert(0, f"{seconds(time.mean)} to {goal}")
+        part = f" with {count(missed, 'seed')}" if time else ""
+        words.insert(0, f"{target_name(target, metric)} not reached{part}")
     words += ["the best so far"] if best else []
     return f"{name} trial {trial.number} ({settings_words(trial)}): {', '.join(words)}"
 
 
 def tune_table(result: TuneResult) -> Table:
-    """Two rows per algorithm: tuned, and its defaults."""
     from rich.markup import escape
 
     headers, rows, caption = tune_rows(result)
@@ -233,7 +223,6 @@ def tune_markdown(result: TuneResult) -> str:
 
 
 def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
-    """Headers, cells and caption of the table."""
     rows, metric = result.rows(), result.metric
     unit = "%" if metric == ACCURACY else metric
     headers = ["algorithm", "settings"]
@@ -299,8 +288,8 @@ def _spreads(
 
 
 def _sizes(measured: SeededRuns) -> str:
-    spread = None if measured.failed else sent_to_target(measured)
-    return MISSING if spread is None else data_size(spread.mean)
+    spread = sent_to_target(measured)
+    return MISSING if spread is None or measured.failed else data_size(spread.mean)
 
 
 def _trials(result: TuneResult, row: TuneRow) -> str:

@@ -105,7 +105,6 @@ def _final_words(comparison: Comparison) -> str:
 
 
 def world_words(run: RunReader) -> str:
-    """How much workers and links differ."""
     parts = [_speed_words(read_worker_rows(run))]
     speed, unit = bandwidth_of(run)
     known = finite(speed)

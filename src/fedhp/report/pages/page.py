@@ -35,8 +35,6 @@ DIGITS = re.compile(r"-?\d+\.\d{3,}")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page, with its entry in the navigation."""
-
     title: str  # plain text
     anchor: str  # what follows the # of its address
     body: str  # safe HTML
@@ -96,7 +94,6 @@ def figure_html(figure: Figure, *, name: str, caption: str, alt: str) -> str:
 
 
 def svg_html(svg: str, *, name: str, caption: str, alt: str) -> str:
-    """The same for a figure that is already drawn."""
     drawing = inline_svg(svg, prefix=slug(name), alt=alt)
     return (
         f'<figure id="figure-{slug(name)}">\n<div class="card">{drawing}</div>\n'
@@ -195,7 +192,6 @@ class PageFigures:
         self.paths: list[Path] = []
 
     def show(self, figure: Figure, *, name: str, caption: str, alt: str) -> str:
-        """A figure for the page, as HTML with its number."""
         self._shown += 1
         name = self._unique(name + self.suffix)
         self.names[name] = f"{self._word} {self._shown}"

@@ -62,8 +62,6 @@ SUITE_OWNER: Types = {"data": "TEXT", "skew": "REAL", "algorithm": "TEXT", "seed
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The verdicts, and the page that shows them."""
-
     page: Path
     paper: list[JudgedClaim]
     acceptance: list[JudgedClaim]

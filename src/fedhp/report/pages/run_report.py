@@ -51,14 +51,7 @@ from fedhp.report.formatting import (
     score,
     seconds,
 )
-from fedhp.report.groups import (
-    Batch,
-    Comparison,
-    RunEntry,
-    SortedRuns,
-    read_comparison,
-    sort_runs,
-)
+from fedhp.report.groups import Batch, Comparison, RunEntry, SortedRuns, read_comparison, sort_runs
 from fedhp.report.pages.findings import (
     result_sentences,
     round_words,
