@@ -81,7 +81,11 @@ def explain_text(run: RunReader, round_index: int | None = None, *, width: int =
 def round_line(view: RoundView) -> str:
     """A round in one line: time, links, steps, waiting."""
     steps = [worker.local_steps for worker in view.workers]
-    parts = [f"{view.started:.1f} to {view.clock:.1f} s", _links_kept(view)]
+    links = count(view.links_used, "transfer" if view.directed else "link")
+    if _is_planned(view):
+        kept = view.links_known - view.count(LinkVerdict.CUT)
+        links = f"{kept} of {count(view.links_known, 'link')} kept"
+    parts = [f"{view.started:.1f} to {view.clock:.1f} s", links]
     if steps:
         parts.append(f"{number(sum(steps) / len(steps))} steps on average")
     if not view.asynchronous:
@@ -90,13 +94,6 @@ def round_line(view: RoundView) -> str:
     if view.away:
         parts.append(f"{len(view.away)} away")
     return f"Round {view.round_index}: {', '.join(parts)}"
-
-
-def _links_kept(view: RoundView) -> str:
-    if _is_planned(view):
-        cut = view.count(LinkVerdict.CUT)
-        return f"{view.links_known - cut} of {count(view.links_known, 'link')} kept"
-    return count(view.links_used, "transfer" if view.directed else "link")
 
 
 def _is_planned(view: RoundView) -> bool:
@@ -318,9 +315,9 @@ def _group(view: RoundView) -> str:
         "Left out because of their slow links, with how often in a row, this round included",
         [f"{member.worker} ({member.left_out + 1})" for member in left_out],
     )
-    names = ("planned_transfer_time", "transfer_time", "objective", "deadline")
-    names += ("smoothed_transfer_time",)
-    planned, took, objective, deadline, smoothed = (seconds(view.facts.get(n)) for n in names)
+    times = ("planned_transfer_time", "transfer_time", "smoothed_transfer_time")
+    planned, took, smoothed = (seconds(view.facts.get(name)) for name in times)
+    objective, deadline = (seconds(view.facts.get(name)) for name in ("objective", "deadline"))
     sentences += [
         f"The transfer was predicted to take {planned} and took {took}; these participants give "
         f"the least time per participant, {objective}.",
@@ -500,7 +497,7 @@ def _time_spent(view: RoundView, worker: WorkerRound) -> str:
 def _max_steps(view: RoundView) -> int | None:
     """The limit of the planner's steps, where there is one."""
     known = about(view.algorithm["name"])
-    most = view.algorithm.get("max_steps", None if known is None else known.most_steps)
+    most = view.algorithm.get("max_steps", known and known.most_steps)
     return None if most is None else int(most)
 
 

@@ -179,7 +179,7 @@ def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
 
 
 def _label_settings(label: str) -> list[str]:
-    keys = [part.partition("=")[0].strip() for part in label.split(":") if "=" in part]
+    keys = (part.partition("=")[0].strip() for part in label.split(":") if "=" in part)
     return [key for key in keys if "." in key]
 
 
@@ -195,18 +195,14 @@ def _without_repeats(
     kept, repeats = [], []
     for batch in batches:
         best: dict[tuple[str, int], RunEntry] = {}
-        for entry in batch:
-            other = best.setdefault((entry.label, entry.seed), entry)
-            if _progress(entry) > _progress(other):
-                best[entry.label, entry.seed] = entry
+        # Of equals the first counts.
+        furthest = sorted(batch, key=lambda r: (r.status == FINISHED, r.rounds), reverse=True)
+        for entry in furthest:
+            best.setdefault((entry.label, entry.seed), entry)
         unique = [entry for entry in batch if best[entry.label, entry.seed] is entry]
         repeats += [entry for entry in batch if entry not in unique]
         kept.append(unique)
     return kept, repeats
-
-
-def _progress(entry: RunEntry) -> tuple[bool, int]:
-    return entry.status == FINISHED, entry.rounds
 
 
 def _batch_names(firsts: Sequence[RunEntry]) -> list[str]:

@@ -46,12 +46,11 @@ def comparison_latex(
         _table(grid.plain_headers, rows, caption=caption, columns=columns),
     ]
     metric = summaries[0].metric if summaries else ACCURACY
-    pairs = comparison_pairs(summaries)
-    if pairs:
-        lines = [
-            [latex_text(text or MISSING) for text in pair_cells(paired, metric, names)]
-            for paired in pairs
-        ]
+    lines = [
+        [latex_text(text or MISSING) for text in pair_cells(paired, metric, names)]
+        for paired in comparison_pairs(summaries)
+    ]
+    if lines:
         caption = "The same runs paired by seed: equal seeds mean equal worlds."
         header = ["pair", "number", "first compared with second", "verdict"]
         parts.append(_table(header, lines, caption=caption, columns="llll"))

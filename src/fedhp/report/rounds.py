@@ -140,12 +140,9 @@ class RoundView:
     @property
     def used_verdicts(self) -> set[LinkVerdict | None]:
         """The verdicts of the links in use; None among them if one was not considered."""
-        verdicts: set[LinkVerdict | None] = {
-            verdict for verdict, counts in self.verdicts.items() if counts.used
-        }
-        if sum(counts.used for counts in self.verdicts.values()) < self.links_used:
-            verdicts.add(None)
-        return verdicts
+        used = {verdict for verdict, counts in self.verdicts.items() if counts.used}
+        considered = sum(counts.used for counts in self.verdicts.values())
+        return used | {None} if considered < self.links_used else {*used}
 
     def count(self, verdict: LinkVerdict) -> int:
         """How many links got this verdict, recorded or not."""
@@ -243,14 +240,11 @@ def paces_words(paces: Sequence[Pace], devices: Sequence[str]) -> str:
     if not often:
         return ""
     worker, times = often[0]
-    text = (
-        f"most often last: {worker_name(worker, devices[worker])}, in {times} of "
-        f"{count(len(paces), 'round')}"
-    )
+    text = f"most often last: {worker_name(worker, devices[worker])}, in {times} of "
+    text += count(len(paces), "round")
     right, judged = plan_hits(paces)
-    if not judged:
-        return text
-    return f"{text}; the plan was right in {right} of {count(judged, 'round')}"
+    hits = f"; the plan was right in {right} of {count(judged, 'round')}"
+    return text + hits if judged else text
 
 
 def selection_note(run: RunReader, round_index: int | None = None) -> str:

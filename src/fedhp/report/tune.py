@@ -305,7 +305,9 @@ def trials_csv(result: TuneResult) -> str:
     keys = list(dict.fromkeys(key for trial in trials for key in trial.settings))
     best = [result.found.best(algorithm) for algorithm in result.found.tuning.algorithms]
     numbers = ("time_to_target", "bytes_to_target", "final_accuracy")
-    rows = [["algorithm", "trial", "best", "status", "seeds", "reached", *numbers, *keys]]
+    rows: list[list[Any]] = [
+        ["algorithm", "trial", "best", "status", "seeds", "reached", *numbers, *keys]
+    ]
     for trial in trials:
         measured = trial.measured
         spreads = time_to_target(measured), sent_to_target(measured), final_result(measured)

@@ -106,7 +106,8 @@ CONTENTS = {
 def run_sections(folders: Sequence[Path], *, figures: PageFigures | None = None) -> list[Section]:
     """The sections about these runs; `figures` with a folder also saves the figures."""
     runs = sort_runs(folders)
-    return _sections(runs, _comparisons(runs), figures or PageFigures())
+    comparisons = [read_comparison(batch.folders) for batch in runs.batches]
+    return _sections(runs, comparisons, figures or PageFigures())
 
 
 def report_folder(runs: Sequence[Path]) -> Path:
@@ -135,7 +136,7 @@ def save_report(
     """
     progress("reading")
     runs = sort_runs(folders)
-    comparisons = _comparisons(runs)
+    comparisons = [read_comparison(batch.folders) for batch in runs.batches]
     figures = PageFigures(
         out / "figures", drawn=lambda amount: progress(f"{count(amount, 'figure')} drawn")
     )
@@ -151,10 +152,6 @@ def save_report(
     sections.append(Section("Files", "files", _files(figures, data)))
     page = render_page(title=_title(runs.batches), lead=_lead(runs, comparisons), sections=sections)
     return [save_text(out / PAGE_FILE, page), *figures.paths, *data]
-
-
-def _comparisons(runs: SortedRuns) -> list[Comparison]:
-    return [read_comparison(batch.folders) for batch in runs.batches]
 
 
 def _sections(
@@ -267,32 +264,25 @@ def _result(comparison: Comparison, figures: PageFigures) -> str:
             alt=f"Curves and bars that compare {names}; the numbers are in the table above.",
         ),
     ]
-    columns = [
-        figures.show(
-            accuracy_over_rounds(comparison),
-            name="accuracy_over_rounds",
-            caption=f"Test {comparison.metric} over rounds, which take different times.",
-            alt=f"Test {comparison.metric} over rounds of {names}.",
-        )
-    ]
+    row = figures.show(
+        accuracy_over_rounds(comparison),
+        name="accuracy_over_rounds",
+        caption=f"Test {comparison.metric} over rounds, which take different times.",
+        alt=f"Test {comparison.metric} over rounds of {names}.",
+    )
     if len(comparison.targets) > 1 and len(comparison.groups) > 1:
-        columns.append(
-            figures.show(
-                time_to_target(comparison),
-                name="time_to_target",
-                caption="Virtual time until each target is reached for the first time.",
-                alt=f"Bars of the time to each target for {names}.",
-            )
+        row += figures.show(
+            time_to_target(comparison),
+            name="time_to_target",
+            caption="Virtual time until each target is reached for the first time.",
+            alt=f"Bars of the time to each target for {names}.",
         )
     elif comparison.targets:
         figures.save_only(time_to_target(comparison), name="time_to_target")
-    for name, draw in (
-        ("accuracy_over_time", accuracy_over_time),
-        ("waiting_time", waiting_time),
-        ("local_steps", local_steps),
-    ):
-        figures.save_only(draw(comparison), name=name)
-    return "\n".join([*parts, f'<div class="row">{"".join(columns)}</div>'])
+    figures.save_only(accuracy_over_time(comparison), name="accuracy_over_time")
+    figures.save_only(waiting_time(comparison), name="waiting_time")
+    figures.save_only(local_steps(comparison), name="local_steps")
+    return "\n".join([*parts, f'<div class="row">{row}</div>'])
 
 
 def _paired_table(summaries: Sequence[RunSummary], names: Mapping[str, str]) -> str:
@@ -491,8 +481,7 @@ def _settings(batch: Batch, comparison: Comparison) -> str:
 
 def _algorithm(entry: RunEntry) -> str:
     settings = ", ".join(f"{k} = {v}" for k, v in entry.algorithm.items() if k != "name")
-    name = label_name(entry.algorithm["name"])
-    return f"{name} ({settings})" if settings else name
+    return label_name(entry.algorithm["name"]) + (f" ({settings})" if settings else "")
 
 
 def _run_rows(comparison: Comparison) -> list[list[str]]:
