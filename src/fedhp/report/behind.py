@@ -21,7 +21,6 @@ MOST_NAMED = 10
 class Behind:
     """The workers that are far behind at the last test, the worst first, and a sentence."""
 
-    round_index: int
     workers: tuple[int, ...]
     text: str
 
@@ -46,18 +45,17 @@ def workers_behind(run: RunReader) -> Behind | None:
         return None
     rows = rows[np.argsort(-gaps[rows], kind="stable")]
     workers = tuple(int(tests["worker"][row]) for row in rows)
-    verb = "is" if len(workers) == 1 else "are"
+    verb, plural = ("is", "") if len(workers) == 1 else ("are", "s")
     # The worst are named if not all can be; their numbers are easier to find in order.
     named = [str(worker) for worker in sorted(workers[:MOST_NAMED])]
     text = (
         f"{len(workers)} of {count(int(known.sum()), 'worker')} {verb} more than "
         f"{_gap_words(float(gaps[rows].min()), metric)} behind the median "
-        f"({score(median, metric)}) in the test of round {last['round']}: worker"
-        f"{'s' if len(workers) > 1 else ''} "
+        f"({score(median, metric)}) in the test of round {last['round']}: worker{plural} "
         f"{listed(named, most=MOST_NAMED, total=len(workers))}"
         f"{_link_words(run, last['round'], workers)}."
     )
-    return Behind(last["round"], workers, text)
+    return Behind(workers, text)
 
 
 def _gap_words(gap: float, metric: str) -> str:

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from fedhp.record.reader import RunReader
+from fedhp.report.rounds import round_rows
 from fedhp.types import LinkVerdict
 from fedhp.world.network import BITS
 
@@ -30,8 +31,6 @@ Rates: TypeAlias = dict[tuple[int, int], float]  # bits per second by link, smal
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What a round's rows are made from."""
-
     number: int
     start: float  # s
     seconds: float
@@ -43,10 +42,9 @@ class _Round:
 
 def captured_rows(run: RunReader) -> list[Row]:
     """The rows of a trace of a networked run, in the order of time."""
-    unit = BITS[run.meta("experiment")["world"]["bandwidth"]["unit"]]
-    asynchronous = bool(run.meta("asynchronous"))
-    rounds = list(_rounds(run))
-    sharing = bool(run.meta("experiment")["world"]["bandwidth"]["sharing"])
+    bandwidths = run.meta("experiment")["world"]["bandwidth"]
+    unit, sharing = BITS[bandwidths["unit"]], bool(bandwidths["sharing"])
+    asynchronous, rounds = bool(run.meta("asynchronous")), list(_rounds(run))
     per_worker = sharing or any(
         row["verdict"] == LinkVerdict.TREE.word for done in rounds for row in done.links
     )
@@ -76,22 +74,16 @@ def _link_row(time: float, a: int, b: int, bandwidth: float) -> Row:
 def _rounds(run: RunReader) -> Iterator[_Round]:
     table, start = run.table("rounds"), 0.0
     for place, number in enumerate(table["round"]):
-        facts = run.table("facts", round_index=number)
         yield _Round(
             number=number,
             start=start,
             seconds=table["round_time"][place],
             directed=bool(table["directed"][place]),
-            workers=_rows(run, "workers", number),
-            links=[row for row in _rows(run, "links", number) if row["used"]],
-            facts=dict(zip(facts["name"], facts["value"], strict=True)),
+            workers=round_rows(run, number, "workers"),
+            links=[row for row in round_rows(run, number, "links") if row["used"]],
+            facts={row["name"]: row["value"] for row in round_rows(run, number, "facts")},
         )
         start = table["clock"][place]
-
-
-def _rows(run: RunReader, name: str, number: int) -> list[dict[str, Any]]:
-    table = run.table(name, round_index=number)
-    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
 def _rates(run: RunReader, done: _Round) -> Rates:
@@ -101,8 +93,8 @@ def _rates(run: RunReader, done: _Round) -> Rates:
     Compressed models count as they were sent.
     """
     rates: Rates = {}
-    experiment = run.meta("experiment")
-    exchange = experiment.get("exchange", {})  # at its defaults it is not in the tables
+    # At its defaults it is not in the tables.
+    exchange = run.meta("experiment").get("exchange", {})
     compressed = exchange.get("compression", "none") != "none"
     for row in done.links:
         if not row["bytes"] or row["link_time"] is None or row["link_time"] < LEAST_SECONDS:
@@ -180,20 +172,17 @@ def replay_settings(run: RunReader, path: str) -> list[str]:
     world = run.meta("experiment")["world"]
     links = world["bandwidth"]
     settings = [f"world.trace={path}", f"world.bandwidth.unit={links['unit']}"]
-    in_trace: list[tuple[str, Any]] = [("uplink", 1.0), ("downlink", 1.0)]
+    in_trace: dict[str, float] = {"uplink": 1.0, "downlink": 1.0}
     if run.meta("network"):
-        if world.get("model_megabits"):
-            settings.append("world.model_megabits=none")
-        in_trace = [("latency", 0), ("jitter", 0), *in_trace]
-    for name, neutral in in_trace:
-        if links.get(name, neutral) != neutral:
-            settings.append(f"world.bandwidth.{name}={neutral}")
-    if world["away"]:
-        settings.append("world.away=[]")
-    if world["away_probability"]:
-        settings.append("world.away_probability=0")
+        settings += ["world.model_megabits=none"] if world.get("model_megabits") else []
+        in_trace = {"latency": 0, "jitter": 0, **in_trace}
+    settings += [
+        f"world.bandwidth.{name}={neutral}"
+        for name, neutral in in_trace.items()
+        if links.get(name, neutral) != neutral
+    ]
+    settings += ["world.away=[]"] if world["away"] else []
+    settings += ["world.away_probability=0"] if world["away_probability"] else []
     recordings = ("device_trace", "availability_trace", "availability_speed", "trace_clients")
     settings += [f"world.{name}=none" for name in recordings if name in world]
-    if world.get("trace_repeat"):
-        settings.append("world.trace_repeat=false")
-    return settings
+    return settings + (["world.trace_repeat=false"] if world.get("trace_repeat") else [])

@@ -21,6 +21,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
     experiment = run.meta("experiment")
     training, world = experiment["training"], experiment["world"]
     rate = run.meta("learning_rate") or training["learning_rate"]  # earlier records: only this
+    own_task = experiment["task"]["name"] != "classification"
     share = run.meta("transfer_share") or 1.0  # of a compressed model, or with what is carried
     facts = [
         ("algorithm", _part(experiment["algorithm"])),
@@ -31,8 +32,9 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         ("scaling", _scaling(run.meta("scaling"))),
         ("task", _part(experiment["task"])),
         (
-            "model",
-            _model(experiment) + f"{count(run.meta('parameters'), 'parameter')}, "
+            "model",  # that of a user's task has no name
+            f"{'' if own_task else _part(experiment['model']) + ': '}"
+            f"{count(run.meta('parameters'), 'parameter')}, "
             f"{data_size(round(run.meta('model_bytes') * share))} per transfer",
         ),
         (
@@ -81,7 +83,6 @@ def _local(training: Mapping[str, Any]) -> str:
 
 
 def _samples(experiment: Mapping[str, Any]) -> str:
-    """What is unusual about the samples that a step sees."""
     training, changes = experiment["training"], experiment.get("augmentation", {})
     parts = [" by shuffled epochs"] if training.get("batches") == "epochs" else []
     if changes.get("crop"):
@@ -103,10 +104,9 @@ def _optimizer(experiment: Mapping[str, Any]) -> str:
         momentum = algorithm.get("momentum", momentum)
     parts = []
     if training.get("optimizer") == "adamw":
-        parts.append("AdamW")
         # Left out of the tables at their defaults; what is there may be 0.
         own = ("beta1", "beta2", "epsilon")
-        parts += [f"{key} {training[key]:g}" for key in own if key in training]
+        parts += ["AdamW", *(f"{key} {training[key]:g}" for key in own if key in training)]
     elif momentum:
         kind = "Nesterov momentum" if training.get("nesterov") else "momentum"
         parts.append(f"SGD with {kind} {momentum:g}")
@@ -143,21 +143,13 @@ def _attack(settings: Mapping[str, Any], attackers: Sequence[int] | None) -> str
         return ""
     scale = "" if settings["kind"] == "label_flip" else f" (scale {settings['scale']:g})"
     who = ", ".join(map(str, attackers[:10])) + (", ..." if len(attackers) > 10 else "")
-    return (
-        f"{settings['kind']}{scale} by {count(len(attackers), 'worker')}: {who}; "
-        "tests are those of the others"
-    )
+    who = f"{count(len(attackers), 'worker')}: {who}; tests are those of the others"
+    return f"{settings['kind']}{scale} by {who}"
 
 
 def _part(part: Mapping[str, Any]) -> str:
     settings = ", ".join(f"{key}={value}" for key, value in part.items() if key != "name")
     return f"{part['name']} ({settings})" if settings else str(part["name"])
-
-
-def _model(experiment: Mapping[str, Any]) -> str:
-    """The model's name; the model of a user's task has none."""
-    own = experiment["task"]["name"] != "classification"
-    return "" if own else f"{_part(experiment['model'])}: "
 
 
 def _status(run: RunReader) -> str:
@@ -192,28 +184,23 @@ def partition_rule(data: Mapping[str, Any]) -> str:
 
 def _data(experiment: Mapping[str, Any], samples: list[int], private: Sequence[int]) -> str:
     data = experiment["data"]
-    rule = partition_rule(data)
     name = f"{data['name']}, " if experiment["task"]["name"] == "classification" else ""
+    rule = f"{name}{partition_rule(data)}"
     if not any(samples):  # on a network, before the workers have reported
-        return f"{name}{rule}"
-    if private:
-        own = {worker: samples[worker] for worker in private if worker < len(samples)}
-        return _with_private(name, rule, samples, own)
-    return f"{name}{rule}: {_on_workers(samples)}"
-
-
-def _with_private(name: str, rule: str, samples: Sequence[int], own: Mapping[int, int]) -> str:
-    """Workers with --data have no part of the experiment's data set."""
+        return rule
+    # Workers with --data have no part of the experiment's data set.
+    own = {worker: samples[worker] for worker in private if worker < len(samples)}
+    shared = [amount for worker, amount in enumerate(samples) if worker not in own]
+    if not private:
+        return f"{rule}: {_on_workers(samples)}"
     shown = [f"worker {worker} {amount}" for worker, amount in own.items()][:MOST_PRIVATE]
     more = ", ..." if len(own) > MOST_PRIVATE else ""
-    text = (
+    rest = f"tests: {name.removesuffix(', ') or 'the data of the task'}"
+    return (
         f"own data (--data) of {count(len(own), 'worker')}: "
-        f"{count(sum(own.values()), 'sample')} ({', '.join(shown)}{more})"
+        f"{count(sum(own.values()), 'sample')} ({', '.join(shown)}{more}); "
+        f"{f'{rule}: {_on_workers(shared)}' if any(shared) else rest}"
     )
-    shared = [amount for worker, amount in enumerate(samples) if worker not in own]
-    if any(shared):
-        return f"{text}; {name}{rule}: {_on_workers(shared)}"
-    return f"{text}; tests: {name.removesuffix(', ') or 'the data of the task'}"
 
 
 def _on_workers(samples: Sequence[int]) -> str:
@@ -227,10 +214,9 @@ def _scaling(scaling: Mapping[str, Sequence[float]] | None) -> str:
         return ""
     if len(scaling["mean"]) > MOST_SCALED:
         return f"by {len(scaling['mean'])} means and deviations of the training set"
-    mean, deviation = (
-        ", ".join(f"{value:.6g}" for value in scaling[key]) for key in ("mean", "deviation")
-    )
-    return f"mean {mean}, deviation {deviation} (of the experiment's training set)"
+    texts = {key: ", ".join(f"{value:.6g}" for value in scaling[key]) for key in scaling}
+    values = f"mean {texts['mean']}, deviation {texts['deviation']}"
+    return f"{values} (of the experiment's training set)"
 
 
 def _evaluation(evaluation: Mapping[str, Any], metric: str) -> str:
@@ -258,24 +244,17 @@ def _links(world: Mapping[str, Any]) -> str:
     elif world.get("device_trace"):
         text = f"constant, from {world['device_trace']}"
     else:
-        span = f"{links['low']:g}"
-        if links["low"] < links["high"]:
-            span += f" to {links['high']:g}"
-        text = f"{span} {links['unit']} per {links['per']}"
-    for name in ("uplink", "downlink"):
-        if name in links:  # left out where it is 1
-            text += f", {name} {_line(links[name])}"
-    if links.get("jitter"):
-        text += f", jitter {100 * links['jitter']:g} %"
-    if links["sharing"]:
-        text += ", shared by a worker's transfers"
-    if links["latency"]:
-        text += f", latency {links['latency']:g} s"
-    if world["monitor_delay"]:
-        text += ", measured one round late"
-    if world.get("monitor_error"):
-        text += f", measured up to {100 * world['monitor_error']:g} % wrong"
-    return text
+        most = f" to {links['high']:g}" if links["low"] < links["high"] else ""
+        text = f"{links['low']:g}{most} {links['unit']} per {links['per']}"
+    # At their defaults, uplink and downlink are left out.
+    notes = [f"{name} {_line(links[name])}" for name in ("uplink", "downlink") if name in links]
+    notes += [f"jitter {100 * links['jitter']:g} %"] if links.get("jitter") else []
+    notes += ["shared by a worker's transfers"] if links["sharing"] else []
+    notes += [f"latency {links['latency']:g} s"] if links["latency"] else []
+    notes += ["measured one round late"] if world["monitor_delay"] else []
+    error = world.get("monitor_error")
+    notes += [f"measured up to {100 * error:g} % wrong"] if error else []
+    return ", ".join([text, *notes])
 
 
 def _line(line: float | Mapping[str, float] | list[float]) -> str:
@@ -303,22 +282,18 @@ def cost_of(run: RunReader) -> str:
     seconds, peak = run.meta("seconds"), run.meta("peak_memory")
     shares = ", ".join(f"{phase} {100 * share:.0f} %" for phase, share in phase_shares(run).items())
     facts = [] if seconds is None else [f"took {seconds:.1f} s"]
-    if peak:
-        facts.append(f"peak memory {data_size(peak)}")
+    facts += [f"peak memory {data_size(peak)}"] if peak else []
     if run.meta("moved_bytes"):
         facts.append(f"{data_size(run.meta('moved_bytes'))} moved between shards")
     if shares and not run.meta("network"):  # there, only the workers know their phases
         facts.append(f"time: {shares}")
-    lines = [", ".join(facts)]
-    final = run.table("final_evaluations")
+    final, result = run.table("final_evaluations"), ""
     if final["accuracy"]:
+        result = f"on the whole test set ({final['images'][0]:,}): {run.meta('metric')} "
+        result += f"{final['accuracy'][0]:.4f}"
         mean = final["mean_model_accuracy"][0]  # unknown where nobody sees all models
-        lines.append(
-            f"on the whole test set ({final['images'][0]:,}): {run.meta('metric')} "
-            f"{final['accuracy'][0]:.4f}"
-            + ("" if mean is None else f", of the mean model {mean:.4f}")
-        )
-    return "\n".join(line for line in lines if line)
+        result += "" if mean is None else f", of the mean model {mean:.4f}"
+    return "\n".join(filter(None, [", ".join(facts), result]))
 
 
 def phase_shares(run: RunReader) -> dict[str, float]:

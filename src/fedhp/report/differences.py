@@ -60,9 +60,8 @@ def runs_difference_words(folders: Sequence[Path]) -> str:
 
 def _effective(entry: RunEntry) -> dict[str, Any]:
     """The settings that counted: one of the algorithm replaces that of [training]."""
-    table = {**entry.settings, RATE: entry.learning_rate}
-    replaced = _replaced(entry.algorithm)
-    return {**table, **{key: value for key, value in replaced.items() if value is not None}}
+    replaced = {k: v for k, v in _replaced(entry.algorithm).items() if v is not None}
+    return {**entry.settings, RATE: entry.learning_rate, **replaced}
 
 
 def _replaced(algorithm: Mapping[str, Any]) -> dict[str, Any]:

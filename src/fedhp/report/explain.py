@@ -44,21 +44,16 @@ VERDICT_MEANINGS = {
     LinkVerdict.TREE.word: "carries the sum of a group average",
     LinkVerdict.SCHEDULED.word: "one of the links that the topology has in this round",
 }
-
-
 ON_TIME = 0.02  # of the planned time: less than this is not worth a reason
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A few sentences under a heading."""
-
     heading: str
     text: str
 
 
 def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
-    """What happened in this round and why."""
     view = read_round(run, round_index)
     of = f" of {view.num_rounds}" if view.num_rounds else ""
     texts = {
@@ -66,7 +61,7 @@ def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
         "Steps": _steps(view),
         "Pace": _pace(view),
         "Group": _group(view),
-        "Links": _links(view) + _selection(view),
+        "Links": _links(view) + ("" if view.complete else _selection(view)),
         "Distance": _distance(view),
         "Waiting": _waiting(view),
         "Away": _away(view),
@@ -86,7 +81,11 @@ def explain_text(run: RunReader, round_index: int | None = None, *, width: int =
 def round_line(view: RoundView) -> str:
     """A round in one line: time, links, steps, waiting."""
     steps = [worker.local_steps for worker in view.workers]
-    parts = [f"{view.started:.1f} to {view.clock:.1f} s", _links_kept(view)]
+    links = count(view.links_used, "transfer" if view.directed else "link")
+    if _is_planned(view):
+        kept = view.links_known - view.count(LinkVerdict.CUT)
+        links = f"{kept} of {count(view.links_known, 'link')} kept"
+    parts = [f"{view.started:.1f} to {view.clock:.1f} s", links]
     if steps:
         parts.append(f"{number(sum(steps) / len(steps))} steps on average")
     if not view.asynchronous:
@@ -95,13 +94,6 @@ def round_line(view: RoundView) -> str:
     if view.away:
         parts.append(f"{len(view.away)} away")
     return f"Round {view.round_index}: {', '.join(parts)}"
-
-
-def _links_kept(view: RoundView) -> str:
-    if _is_planned(view):
-        cut = view.count(LinkVerdict.CUT)
-        return f"{view.links_known - cut} of {count(view.links_known, 'link')} kept"
-    return count(view.links_used, "transfer" if view.directed else "link")
 
 
 def _is_planned(view: RoundView) -> bool:
@@ -230,12 +222,8 @@ def _steps_by_device(view: RoundView) -> str:
     parts = []
     for kind in kinds:
         steps = [worker.local_steps for worker in workers if worker.device == kind]
-        mean = sum(steps) / len(steps)
-        if min(steps) == max(steps):
-            spread = f"{steps[0]}"
-        else:
-            spread = f"{min(steps)} to {max(steps)}, mean {number(mean)}"
-        parts.append(f"{kind} {spread}")
+        spread = f"{min(steps)} to {max(steps)}, mean {number(sum(steps) / len(steps))}"
+        parts.append(f"{kind} {spread if min(steps) < max(steps) else steps[0]}")
     what = "Steps that ended in this round, by device" if view.asynchronous else "Steps by device"
     return f"{what}: {'; '.join(parts)}."
 
@@ -250,13 +238,10 @@ def _pace(view: RoundView) -> str:
     setter = None if expected is None else view.worker(expected)
     sentences = []
     if setter is not None:
-        link = view.slowest_link(setter.worker, planned=True)
-        transfer = (
-            "no transfer"
-            if link is None
-            else f"{seconds(link.planned_link_time)} for its slowest link, to worker "
-            f"{_other_end(link, setter.worker)}"
-        )
+        link, transfer = view.slowest_link(setter.worker, planned=True), "no transfer"
+        if link is not None:
+            other = _other_end(link, setter.worker)
+            transfer = f"{seconds(link.planned_link_time)} for its slowest link, to worker {other}"
         planned = view.facts.get("planned_round_time")
         sentences.append(
             f"In the plan, {setter.name} finishes last: {count(setter.local_steps, 'step')}, then "
@@ -278,9 +263,9 @@ def _why_not_as_planned(view: RoundView, planned: float | None) -> str:
     late = view.round_time - planned
     if pace.plan_was_right and abs(late) < ON_TIME * planned:
         return ", as planned"
-    instead = "" if pace.plan_was_right else " instead"
-    text = f", because {last.name} finished last{instead}: its {count(last.local_steps, 'step')} "
-    text += f"took {seconds(last.compute_time)}"
+    instead, steps = "" if pace.plan_was_right else " instead", count(last.local_steps, "step")
+    text = f", because {last.name} finished last{instead}: its {steps} took "
+    text += seconds(last.compute_time)
     link = view.slowest_link(last.worker, planned=True)
     if link is None or link.planned_link_time is None:
         return text
@@ -299,12 +284,9 @@ def _objective(view: RoundView, now: float, base: float) -> str:
         what = "the fastest worker's time"
     elif view.algorithm.get("waiting_tolerance") is not None:
         what += ", with a penalty for waiting"
-    if now >= base:
-        return f"Objective ({what}): {seconds(now)}, the same as with the whole base topology."
-    return (
-        f"Objective ({what}): {seconds(now)}, {100 * (1 - now / base):.0f} % less than the "
-        f"{seconds(base)} of the whole base topology."
-    )
+    against = f"{100 * (1 - now / base):.0f} % less than the {seconds(base)} of"
+    against = "the same as with" if now >= base else against
+    return f"Objective ({what}): {seconds(now)}, {against} the whole base topology."
 
 
 def _group(view: RoundView) -> str:
@@ -333,21 +315,19 @@ def _group(view: RoundView) -> str:
         "Left out because of their slow links, with how often in a row, this round included",
         [f"{member.worker} ({member.left_out + 1})" for member in left_out],
     )
-    planned, took = view.facts.get("planned_transfer_time"), view.facts.get("transfer_time")
-    sentences.append(
-        f"The transfer was predicted to take {seconds(planned)} and took {seconds(took)}; these "
-        f"participants give the least time per participant, {seconds(view.facts.get('objective'))}."
-    )
-    smoothed = view.facts.get("smoothed_transfer_time")
-    sentences.append(
-        f"Deadline: {seconds(view.facts.get('deadline'))}, by the smoothed transfer time of "
-        f"{seconds(smoothed)}."
-    )
+    times = ("planned_transfer_time", "transfer_time", "smoothed_transfer_time")
+    planned, took, smoothed = (seconds(view.facts.get(name)) for name in times)
+    objective, deadline = (seconds(view.facts.get(name)) for name in ("objective", "deadline"))
+    sentences += [
+        f"The transfer was predicted to take {planned} and took {took}; these participants give "
+        f"the least time per participant, {objective}.",
+        f"Deadline: {deadline}, by the smoothed transfer time of {smoothed}.",
+    ]
     return " ".join(sentences)
 
 
-def _named(reason: str, names: list[str]) -> list[str]:
-    return [f"{reason}: {listed(names, most=2 * NAMED_LINKS)}."] if names else []
+def _named(reason: str, names: list[str], *, most: int = 2 * NAMED_LINKS) -> list[str]:
+    return [f"{reason}: {listed(names, most=most)}."] if names else []
 
 
 def _links(view: RoundView) -> str:
@@ -357,37 +337,32 @@ def _links(view: RoundView) -> str:
         return "No models were exchanged."
     if view.asynchronous:
         return _random_pairs(view)
-    verdicts = view.used_verdicts
-    slowest = _slowest_words(view)
+    verdicts, links = view.used_verdicts, count(view.links_used, "link")
     if view.used[0].server:
-        return (
+        text = (
             f"{count(view.links_used, 'worker')} took part over the server: each received its "
-            f"model before the steps and sent its own afterwards. {slowest}"
+            "model before the steps and sent its own afterwards."
         )
-    if LinkVerdict.SCORED in verdicts:
-        return (
+    elif LinkVerdict.SCORED in verdicts:
+        text = (
             f"{count(view.links_used, 'model')} were pulled and scored by the receivers; the "
-            f"record does not say which of them were averaged. {slowest}"
+            "record does not say which of them were averaged."
         )
-    if view.directed:
-        return f"{count(view.links_used, 'model')} were pulled from chosen peers. {slowest}"
-    if verdicts == {LinkVerdict.TREE}:
+    elif view.directed:
+        text = f"{count(view.links_used, 'model')} were pulled from chosen peers."
+    elif verdicts == {LinkVerdict.TREE}:
         root = next((member.worker for member in view.group if member.root), None)
-        return (
-            f"The sum goes over a tree of {count(view.links_used, 'link')} to worker {root}, and "
-            f"the result back. {slowest}"
-        )
-    if verdicts == {LinkVerdict.SCHEDULED}:
-        links = count(view.links_used, "link")
-        return f"The topology changes over rounds: this one has {links}. {slowest}"
-    if verdicts == {LinkVerdict.FIXED}:
-        return f"The topology is fixed: {count(view.links_used, 'link')}. {slowest}"
-    return f"{count(view.links_used, 'link')} in use. {slowest}"
+        text = f"The sum goes over a tree of {links} to worker {root}, and the result back."
+    elif verdicts == {LinkVerdict.SCHEDULED}:
+        text = f"The topology changes over rounds: this one has {links}."
+    elif verdicts == {LinkVerdict.FIXED}:
+        text = f"The topology is fixed: {links}."
+    else:
+        text = f"{links} in use."
+    return f"{text} {_slowest_words(view)}"
 
 
 def _selection(view: RoundView) -> str:
-    if view.complete:
-        return ""
     return (
         f" All counts are exact. The record keeps {len(view.links):,} of the "
         f"{view.links_known:,} links one by one, among them the slowest of every worker and "
@@ -396,10 +371,9 @@ def _selection(view: RoundView) -> str:
 
 
 def _random_pairs(view: RoundView) -> str:
-    links = count(view.links_used, "link")
-    what = f"Averagings over {links}"
-    if view.averagings is not None:
-        what = f"{count(view.averagings, 'averaging')} over {links}"
+    known = view.averagings is not None
+    what = count(view.averagings or 0, "averaging") if known else "Averagings"
+    what += f" over {count(view.links_used, 'link')}"
     return f"{what}, each pair drawn at random when the sender was ready. {_slowest_words(view)}"
 
 
@@ -457,8 +431,7 @@ def _bridge_words(view: RoundView) -> list[str]:
         (tried, "Kept as the last link to a worker in a cut that was tried"),
     ):
         named = [f"{link.name} ({seconds(link.planned_link_time)})" for link in links]
-        if named:
-            sentences.append(f"{reason}: {listed(named, most=NAMED_LINKS)}.")
+        sentences += _named(reason, named, most=NAMED_LINKS)
     return sentences
 
 
@@ -478,11 +451,8 @@ def _distance(view: RoundView) -> str:
     bound, mean = view.facts.get("distance_bound"), view.facts.get("mean_distance")
     if mean is None or not view.links or LinkVerdict.KEPT_ALL in view.verdicts:
         return ""
-    text = (
-        f"The pairs without a link add {number(mean)} to the mean distance of all pairs"
-        if mean
-        else "Every pair has a link"
-    )
+    text = f"The pairs without a link add {number(mean)} to the mean distance of all pairs"
+    text = text if mean else "Every pair has a link"
     if view.algorithm.get("bound") == "none":
         return f"{text}; the bound is switched off."
     if not bound:
@@ -510,29 +480,24 @@ def _waiting(view: RoundView) -> str:
 
 
 def _time_spent(view: RoundView, worker: WorkerRound) -> str:
-    """What a worker's time went into."""
     stepping = worker.local_steps * (worker.step_time or 0.0)
-    more = ""
-    if worker.compute_time > stepping * (1 + 1e-9) + 1e-9:
-        scored = LinkVerdict.SCORED in view.verdicts
-        more = " and scoring" if scored else " and the estimates"
+    more = " and scoring" if LinkVerdict.SCORED in view.verdicts else " and the estimates"
+    if worker.compute_time <= stepping * (1 + 1e-9) + 1e-9:
+        more = ""
     most = ", the maximum," if worker.local_steps == _max_steps(view) else ""
     steps = count(worker.local_steps, "step")
     text = f"its {steps}{most}{more} took {seconds(worker.compute_time)}"
     link = view.slowest_link(worker.worker)
     if link is None:
         return f"{text}, and it has no link"
-    return (
-        f"{text}, its slowest link ({'from' if view.directed else 'to'} "
-        f"{_other_end(link, worker.worker)}) "
-        f"{seconds(worker.communication_time)}"
-    )
+    way = f"{'from' if view.directed else 'to'} {_other_end(link, worker.worker)}"
+    return f"{text}, its slowest link ({way}) {seconds(worker.communication_time)}"
 
 
 def _max_steps(view: RoundView) -> int | None:
     """The limit of the planner's steps, where there is one."""
     known = about(view.algorithm["name"])
-    most = view.algorithm.get("max_steps", None if known is None else known.most_steps)
+    most = view.algorithm.get("max_steps", known and known.most_steps)
     return None if most is None else int(most)
 
 

@@ -11,7 +11,7 @@ import csv
 import importlib.util
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -117,7 +117,6 @@ def export_run(
 
 
 def save_text(path: Path, text: str) -> Path:
-    """Write a whole file, and its folder if needed."""
     return save_parts(path, [text.encode()])
 
 
@@ -152,20 +151,19 @@ def has_parquet() -> bool:
 def save_report_data(
     batches: Sequence[Batch], summaries: Mapping[Path, RunSummary], folder: Path
 ) -> list[Path]:
-    """Write summary, means and all tables of all runs; returns the files."""
     runs = [
         ExportedRun((batch.name, run.label, run.seed), run.folder, summaries[run.folder])
         for batch in batches
         for run in batch.runs
     ]
-    with_folder = [
-        ExportedRun((*run.owner, str(run.folder)), run.folder, run.summary) for run in runs
-    ]
+    with_folder = [replace(run, owner=(*run.owner, str(run.folder))) for run in runs]
     types = {**REPORT_OWNER, "run": "TEXT"}
-    paths = save_summaries(with_folder, folder / "summary", owner=types)
-    paths += save_frame(folder / "means", MEANS, lambda: iter([_means(batches, summaries)]))
-    paths += save_frame(folder / "paired", PAIRED, lambda: iter([_paired(batches, summaries)]))
-    return paths + save_record_tables(runs, folder, owner=REPORT_OWNER, tables=ROUND_TABLES)
+    return [
+        *save_summaries(with_folder, folder / "summary", owner=types),
+        *save_frame(folder / "means", MEANS, lambda: iter([_means(batches, summaries)])),
+        *save_frame(folder / "paired", PAIRED, lambda: iter([_paired(batches, summaries)])),
+        *save_record_tables(runs, folder, owner=REPORT_OWNER, tables=ROUND_TABLES),
+    ]
 
 
 def save_summaries(runs: Sequence[ExportedRun], path: Path, *, owner: Types) -> list[Path]:
@@ -192,13 +190,13 @@ def save_summaries(runs: Sequence[ExportedRun], path: Path, *, owner: Types) -> 
 def save_record_tables(
     runs: Sequence[ExportedRun], folder: Path, *, owner: Types, tables: Iterable[str]
 ) -> list[Path]:
-    """Each of these record tables of all runs, as one table."""
-    paths: list[Path] = []
     with RunReader(runs[0].folder) as first:
         types = {table: {**owner, **first.column_types(table)} for table in tables}
-    for table in types:
-        paths += save_frame(folder / table, types[table], partial(_record_rows, runs, table))
-    return paths
+    return [
+        path
+        for table in types
+        for path in save_frame(folder / table, types[table], partial(_record_rows, runs, table))
+    ]
 
 
 def _record_rows(runs: Sequence[ExportedRun], table: str) -> Iterator[Rows]:
@@ -221,7 +219,7 @@ def _means(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> Ro
                 start = name.rpartition("_")[0]
                 numbers |= {f"{start}_{key}": v for key, v in numbers.pop(name).items()}
             for name, value in numbers.items():
-                values = (value["mean"], value["low"], value["high"], value["count"])
+                values = (value[end] for end in ("mean", "low", "high", "count"))
                 rows.append((batch.name, label, name, *values))
     return rows
 
@@ -263,11 +261,8 @@ def _save_parquet(path: Path, types: Types, blocks: Iterable[Rows]) -> Path:
         pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
     ):
         for rows in _row_groups(blocks):
-            columns = zip(*rows, strict=True)
-            arrays = [
-                pyarrow.array(column, type=field.type)
-                for column, field in zip(columns, schema, strict=True)
-            ]
+            columns = zip(schema.types, zip(*rows, strict=True), strict=True)
+            arrays = [pyarrow.array(column, type=kind) for kind, column in columns]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
     return path
 
@@ -295,8 +290,7 @@ def trace_csv(run: RunReader) -> str:
     replayed = _replayed_trace(run)
     _refuse_per_link(run, replayed)
     unit = BITS[run.meta("experiment")["world"]["bandwidth"]["unit"]]
-    workers = run.table("workers")
-    rounds = run.table("rounds")
+    workers, rounds = run.table("workers"), run.table("rounds")
     starts = dict(zip(rounds["round"], [0.0, *rounds["clock"]], strict=False))
     columns_read = [workers[name] for name in ("round", "worker", "bandwidth", "step_time")]
     rows: Rows = [
@@ -308,13 +302,8 @@ def trace_csv(run: RunReader) -> str:
     if lines is not None:
         columns = LINE_COLUMNS
         rows = [
-            (
-                time,
-                worker,
-                *(None if speed is None else speed * f for f in lines(time, worker)),
-                step,
-            )
-            for time, worker, speed, step in rows
+            (at, worker, *(speed and speed * share for share in lines(at, worker)), step)
+            for at, worker, speed, step in rows
         ]
     presence = _presence(run, replayed)
     if presence is not None:
@@ -361,9 +350,8 @@ def _lines(
 
         return of_trace
     experiment = parse(run.meta("experiment"), stored=True)
-    built = build_lines(
-        experiment.world.bandwidth, workers=experiment.workers, seed=experiment.seed
-    )
+    workers, seed = experiment.workers, experiment.seed
+    built = build_lines(experiment.world.bandwidth, workers=workers, seed=seed)
     if built is None:
         return None
     up, down = built.up / built.both, built.down / built.both
@@ -371,11 +359,11 @@ def _lines(
 
 
 def _replayed_trace(run: RunReader) -> Trace | None:
-    replayed = run.meta("experiment")["world"].get("trace")
+    world = run.meta("experiment")["world"]
+    replayed, repeat = world.get("trace"), bool(world.get("trace_repeat"))
     if not replayed:
         return None
     try:
-        repeat = bool(run.meta("experiment")["world"].get("trace_repeat"))
         return read_trace(replayed, workers=run.meta("workers"), repeat=repeat)
     except FedhpError as error:
         raise RunError(

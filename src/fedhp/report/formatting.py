@@ -64,12 +64,11 @@ def data_size(count: float | None) -> str:
     """Bytes in decimal units: 950 B, 1.50 MB, 1.35 GB."""
     if count is None:
         return MISSING
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(value) < 999.5 or unit == "TB":
-            break
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while abs(value) >= 999.5 and len(units) > 1:
         value /= 1000
-    return f"{value:.0f} B" if unit == "B" else f"{number(value)} {unit}"
+        del units[0]
+    return f"{value:.0f} B" if units[0] == "B" else f"{number(value)} {units[0]}"
 
 
 def count(amount: int, singular: str, plural: str = "") -> str:
@@ -121,19 +120,15 @@ def label_name(label: str) -> str:
     """A run's label as figures and sentences write it: FedHP (deadline=fill)."""
     base, separator, settings = label.partition(":")
     known = about(base)
-    if known is None:
-        return label
-    return f"{known.name} ({settings.replace(',', ', ')})" if separator else known.name
+    words = f" ({settings.replace(',', ', ')})" if separator else ""
+    return label if known is None else known.name + words
 
 
 def short_names(labels: Sequence[str]) -> dict[str, str]:
     """The labels of one comparison by what differs: AD-PSGD 100 steps, lr 0.4."""
     parsed = {label: _label_parts(label) for label in labels}
-    shared = (
-        set.intersection(*(set(settings) for _, settings in parsed.values())) if parsed else set()
-    )
-    if len(parsed) < 2:
-        shared = set()
+    alike = [set(settings) for _, settings in parsed.values()]
+    shared = set.intersection(*alike) if len(alike) > 1 else set()
     names = {}
     for label, (base, settings) in parsed.items():
         words = [setting_words(setting) for setting in settings if setting not in shared]

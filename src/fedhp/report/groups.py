@@ -34,8 +34,6 @@ LONGEST_VALUE = 40  # letters of a setting's value in it
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One run, as far as sorting needs it."""
-
     folder: Path
     label: str
     seed: int
@@ -73,7 +71,15 @@ class Batch:
     def representative_runs(self) -> list[RunEntry]:
         """One run per label, of one seed where all have it: FedHP+ or FedHP, a rival, then the
         others."""
-        chosen = [self._representative_run(label) for label in self.labels]
+        seeds = {
+            label: {run.seed for run in self.runs if run.label == label} for label in self.labels
+        }
+        common = set.intersection(*seeds.values())
+        # The best run of a label comes first.
+        ranked = sorted(
+            self.runs, key=lambda run: (run.status != FINISHED, run.seed not in common, run.seed)
+        )
+        chosen = [next(run for run in ranked if run.label == label) for label in self.labels]
         # First what the others are compared with.
         chosen.sort(key=lambda run: (-favourite(label_base(run.label)), not favourite(run.label)))
         first, *rest = chosen
@@ -83,15 +89,6 @@ class Batch:
             key=lambda run: (label_base(run.label) == label_base(first.label), run.asynchronous),
         )[:1]
         return [first, *rivals, *(run for run in rest if run not in rivals)]
-
-    def _representative_run(self, label: str) -> RunEntry:
-        common_seeds = set.intersection(
-            *({run.seed for run in self.runs if run.label == each} for each in self.labels)
-        )
-        return min(
-            (run for run in self.runs if run.label == label),
-            key=lambda run: (run.status != FINISHED, run.seed not in common_seeds, run.seed),
-        )
 
 
 def favourite(label: str) -> int:
@@ -134,7 +131,6 @@ def sort_runs(folders: Sequence[Path]) -> SortedRuns:
 
 
 def with_titles(batch: Sequence[RunEntry]) -> list[RunEntry]:
-    """The runs with the names of their labels in this batch."""
     own = stored_names(entry.folder for entry in batch)
     titles = names_for((entry.label for entry in batch), own)
     return [replace(entry, title=titles[entry.label]) for entry in batch]
@@ -159,7 +155,6 @@ def read_entry(folder: Path) -> RunEntry:
 
 
 def read_summaries(folders: Iterable[Path]) -> list[RunSummary]:
-    """The summaries of the runs in these folders."""
     summaries = []
     for folder in folders:
         with RunReader(folder) as run:
@@ -173,10 +168,9 @@ def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
     kinds: dict[tuple[str, str], list[str]] = {}
     batches: dict[tuple[str, int], list[RunEntry]] = {}
     for entry in entries:
-        shared = setting_text(
-            {k: v for k, v in entry.settings.items() if k not in free}, entry.metric
-        )
-        own = setting_text({k: v for k, v in entry.settings.items() if k in free}, entry.algorithm)
+        table = entry.settings
+        shared = setting_text({k: v for k, v in table.items() if k not in free}, entry.metric)
+        own = setting_text({k: v for k, v in table.items() if k in free}, entry.algorithm)
         seen = kinds.setdefault((shared, entry.label), [])
         if own not in seen:
             seen.append(own)
@@ -185,8 +179,7 @@ def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
 
 
 def _label_settings(label: str) -> list[str]:
-    """The settings of the experiment that a label names."""
-    keys = [part.partition("=")[0].strip() for part in label.split(":") if "=" in part]
+    keys = (part.partition("=")[0].strip() for part in label.split(":") if "=" in part)
     return [key for key in keys if "." in key]
 
 
@@ -202,18 +195,14 @@ def _without_repeats(
     kept, repeats = [], []
     for batch in batches:
         best: dict[tuple[str, int], RunEntry] = {}
-        for entry in batch:
-            other = best.setdefault((entry.label, entry.seed), entry)
-            if _progress(entry) > _progress(other):
-                best[entry.label, entry.seed] = entry
+        # Of equals the first counts.
+        furthest = sorted(batch, key=lambda r: (r.status == FINISHED, r.rounds), reverse=True)
+        for entry in furthest:
+            best.setdefault((entry.label, entry.seed), entry)
         unique = [entry for entry in batch if best[entry.label, entry.seed] is entry]
         repeats += [entry for entry in batch if entry not in unique]
         kept.append(unique)
     return kept, repeats
-
-
-def _progress(entry: RunEntry) -> tuple[bool, int]:
-    return entry.status == FINISHED, entry.rounds
 
 
 def _batch_names(firsts: Sequence[RunEntry]) -> list[str]:
@@ -237,7 +226,6 @@ def _batch_names(firsts: Sequence[RunEntry]) -> list[str]:
 
 
 def short_value(value: Any) -> str:
-    """A setting's value in a sentence."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
@@ -277,12 +265,14 @@ class Group:
     @property
     def name(self) -> str:
         """The label in words, with what did not finish."""
-        return (self.title or label_name(self.label)) + _unfinished_mark(
-            [run.summary for run in self.runs]
-        )
+        name, runs = self.title or label_name(self.label), len(self.runs)
+        statuses = [run.summary.status for run in self.unfinished]
+        if not statuses:
+            return name
+        what = "/".join(dict.fromkeys("unfinished" if s != "diverged" else s for s in statuses))
+        return f"{name} [{what}]" if runs == 1 else f"{name} [{len(statuses)}/{runs} {what}]"
 
     def numbers(self, value: Callable[[RunSummary], float | None]) -> list[float]:
-        """A number of every finished run that has it."""
         values = (value(run.summary) for run in self.finished)
         return [number for number in values if number is not None]
 
@@ -331,8 +321,13 @@ def read_comparison(
         Group(label, tuple(run for run in runs if run.summary.algorithm == label), titles[label])
         for label in labels
     ]
-    goals = tuple(sorted(targets, key=float))
-    return Comparison(tuple(groups), runs[0].metric, goals, _kinds(runs))
+    times: dict[str, list[float]] = {}  # of a step, by device kind
+    for run in runs:
+        for kind, time in run.step_time.items():
+            times.setdefault(kind, []).append(time)
+    means = {kind: float(np.mean(values)) for kind, values in times.items()}
+    goals, kinds = sorted(targets, key=float), device_order(means, means)
+    return Comparison(tuple(groups), runs[0].metric, tuple(goals), tuple(kinds))
 
 
 def read_curves(folder: Path) -> RunCurves:
@@ -366,9 +361,9 @@ def mean_curve(runs: Sequence[RunCurves], x: Callable[[RunCurves], FloatArray]) 
         return None
     held = np.stack([run.values[np.searchsorted(x(run), points, side="right") - 1] for run in runs])
     bands = [interval(column.tolist()) for column in held.T]
-    low = [np.nan if band is None or band.low is None else band.low for band in bands]
-    high = [np.nan if band is None or band.high is None else band.high for band in bands]
-    return Curve(points, held.mean(axis=0), np.array(low), np.array(high))
+    # None, where there is only one seed, becomes NaN.
+    low, high = (np.array([getattr(b, end) for b in bands], np.float64) for end in ("low", "high"))
+    return Curve(points, held.mean(axis=0), low, high)
 
 
 def kind_means(values: FloatArray, devices: Sequence[str]) -> dict[str, float]:
@@ -385,21 +380,3 @@ def kind_means(values: FloatArray, devices: Sequence[str]) -> dict[str, float]:
 def device_order(step_time: dict[str, float], devices: Iterable[str]) -> list[str]:
     """Device kinds from the fastest to the slowest; unmeasured ones last."""
     return sorted(dict.fromkeys(devices), key=lambda kind: (step_time.get(kind, np.inf), kind))
-
-
-def _kinds(runs: Sequence[RunCurves]) -> tuple[str, ...]:
-    times: dict[str, list[float]] = {}
-    for run in runs:
-        for kind, time in run.step_time.items():
-            times.setdefault(kind, []).append(time)
-    means = {kind: float(np.mean(values)) for kind, values in times.items()}
-    return tuple(device_order(means, means))
-
-
-def _unfinished_mark(summaries: Sequence[RunSummary]) -> str:
-    """What to add to a name whose runs did not all finish."""
-    statuses = [run.status for run in summaries if run.status != FINISHED]
-    if not statuses:
-        return ""
-    what = "/".join(dict.fromkeys("unfinished" if s != "diverged" else s for s in statuses))
-    return f" [{what}]" if len(summaries) == 1 else f" [{len(statuses)}/{len(summaries)} {what}]"

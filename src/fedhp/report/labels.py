@@ -59,10 +59,10 @@ def parse_names(texts: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
         names[label] = name
     shown = names_for(labels, names)
     for label, name in names.items():
-        same = [other for other in labels if other != label and shown[other] == name]
-        if same:
-            text = f"{label}={name}"
-            raise _wrong(text, f"gives two algorithms the same name, also {same[0]}", labels)
+        for other in labels:
+            if other != label and shown[other] == name:
+                problem = f"gives two algorithms the same name, also {other}"
+                raise _wrong(f"{label}={name}", problem, labels)
     return names
 
 

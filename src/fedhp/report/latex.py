@@ -36,23 +36,21 @@ def comparison_latex(
     """The comparison as one or two LaTeX tables; `names` are the user's own, by label."""
     names = names_for((run.algorithm for run in summaries), names)
     grid = comparison_grid(summaries, names=names)
-    headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
     rows = [
         [rf"\textbf{{{latex_text(c.text)}}}" if c.best else latex_text(c.text) for c in row]
         for row in grid.rows
     ]
-    caption = "; ".join(filter(None, [grid.caption, grid.bold_caption]))
+    caption, columns = sentence(grid.full_caption), "l" + "r" * len(grid.rows[0][1:])
     parts = [
         "% Written by fedhp. In the preamble: \\usepackage{booktabs}",
-        _table(headers, rows, caption=sentence(caption), columns="l" + "r" * len(grid.rows[0][1:])),
+        _table(grid.plain_headers, rows, caption=caption, columns=columns),
     ]
     metric = summaries[0].metric if summaries else ACCURACY
-    pairs = comparison_pairs(summaries)
-    if pairs:
-        lines = [
-            [latex_text(text or MISSING) for text in pair_cells(paired, metric, names)]
-            for paired in pairs
-        ]
+    lines = [
+        [latex_text(text or MISSING) for text in pair_cells(paired, metric, names)]
+        for paired in comparison_pairs(summaries)
+    ]
+    if lines:
         caption = "The same runs paired by seed: equal seeds mean equal worlds."
         header = ["pair", "number", "first compared with second", "verdict"]
         parts.append(_table(header, lines, caption=caption, columns="llll"))

@@ -15,14 +15,7 @@ from typing import Any, Literal, TypeAlias
 from fedhp.record.reader import RunSummary
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.judging import INTERVAL_SEEDS
-from fedhp.report.formatting import (
-    ACCURACY,
-    count,
-    is_limit,
-    number,
-    sentence,
-    target_name,
-)
+from fedhp.report.formatting import ACCURACY, count, is_limit, number, sentence, target_name
 from fedhp.report.groups import FINISHED, favourite
 
 Value: TypeAlias = Callable[[RunSummary], float | None]
@@ -46,7 +39,6 @@ class PairedNumber:
 
     @property
     def is_time(self) -> bool:
-        """Whether the spread is one of ratios."""
         return self.number.startswith(TIME_TO)
 
     def as_json(self) -> dict[str, Any]:
@@ -99,7 +91,6 @@ Labelled: TypeAlias = tuple[str, Sequence[RunSummary]]  # a label and its finish
 
 
 def finished_by_label(summaries: Iterable[RunSummary]) -> dict[str, list[RunSummary]]:
-    """The finished runs of every label that has any."""
     by_label: dict[str, list[RunSummary]] = {}
     for run in summaries:
         if run.status == FINISHED:
@@ -164,14 +155,13 @@ def telling_target(summaries: Iterable[RunSummary]) -> str | None:
     return max(targets, key=rank, default=None)
 
 
-def paired_words(paired: PairedNumber, metric: str, *, name: Callable[[str], str] = str) -> str:
+def paired_words(paired: PairedNumber, metric: str, names: Mapping[str, str]) -> str:
     """To 90 %, a is faster than b (0.61 times the time, 95 % interval 0.55 to 0.68, 10 seeds)."""
-    first, second = name(paired.first), name(paired.second)
+    first, second = names[paired.first], names[paired.second]
     start = sentence(f"{number_words(paired, metric)}, {first}")[:-1]
+    text = f"{start} is {paired.verdict} than {second}"
     if paired.verdict == CANNOT_TELL:
         text = f"{start} against {second}: cannot tell"
-    else:
-        text = f"{start} is {paired.verdict} than {second}"
     details = [measure_words(paired, metric)]
     if paired.seeds < INTERVAL_SEEDS:
         details.append(f"a verdict needs at least {INTERVAL_SEEDS} common seeds")
@@ -225,8 +215,8 @@ def _pairs(first: Labelled, second: Labelled) -> list[tuple[RunSummary, RunSumma
 def _differences(first: Labelled, second: Labelled, value: Value) -> list[float]:
     """First - second in every common seed in which both have the number."""
     pairs = ((value(ours), value(theirs)) for ours, theirs in _pairs(first, second))
-    values = [a - b for a, b in pairs if a is not None and b is not None]
-    return [each for each in values if math.isfinite(each)]
+    values = (a - b for a, b in pairs if a is not None and b is not None)
+    return list(filter(math.isfinite, values))
 
 
 def _verdict(

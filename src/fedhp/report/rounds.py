@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from fedhp.errors import RunError
-from fedhp.record.reader import Columns, RunReader
+from fedhp.record.reader import RunReader
 from fedhp.record.timeline import Pace, most_often_last, plan_hits, read_pace, transfers_of_pairs
 from fedhp.report.formatting import count, seconds, worker_name
 from fedhp.types import GroupRole, LinkVerdict, StepReason
@@ -51,7 +51,6 @@ class Link:
 
     @property
     def server(self) -> bool:
-        """Whether it is a worker's line to the server."""
         return self.a == self.b
 
 
@@ -75,8 +74,6 @@ class WorkerRound:
 
 @dataclass(frozen=True, slots=True)
 class VerdictCount:
-    """How many links got a verdict, and how many of these were used."""
-
     links: int
     used: int
 
@@ -98,8 +95,6 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class RoundView:
-    """One round as the record has it."""
-
     round_index: int
     num_rounds: int | None  # None: the run has a horizon
     label: str
@@ -145,12 +140,9 @@ class RoundView:
     @property
     def used_verdicts(self) -> set[LinkVerdict | None]:
         """The verdicts of the links in use; None among them if one was not considered."""
-        verdicts: set[LinkVerdict | None] = {
-            verdict for verdict, counts in self.verdicts.items() if counts.used
-        }
-        if sum(counts.used for counts in self.verdicts.values()) < self.links_used:
-            verdicts.add(None)
-        return verdicts
+        used = {verdict for verdict, counts in self.verdicts.items() if counts.used}
+        considered = sum(counts.used for counts in self.verdicts.values())
+        return used | {None} if considered < self.links_used else {*used}
 
     def count(self, verdict: LinkVerdict) -> int:
         """How many links got this verdict, recorded or not."""
@@ -176,9 +168,8 @@ class RoundView:
 
 def read_round(run: RunReader, round_index: int) -> RoundView:
     index = check_round(run, round_index)
-    row = {name: column[0] for name, column in run.table("rounds", round_index=index).items()}
+    row = round_rows(run, index, "rounds")[0]
     tests = run.table("evaluations", round_index=index)
-    facts = run.table("facts", round_index=index)
     experiment = run.meta("experiment")
     # An event loop records no absences; those in the settings are known nevertheless.
     listed_away = {
@@ -186,9 +177,7 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         for absence in experiment["world"]["away"]
         if absence["first"] <= index <= absence["last"]
     }
-    verdicts = run.table("verdicts", round_index=index)
-    table, devices = run.table("workers", round_index=index), run.meta("devices")
-    workers, away = _workers(table, devices, listed_away)
+    workers, away = _workers(round_rows(run, index, "workers"), run.meta("devices"), listed_away)
     transfers = transfers_of_pairs(run, index) if run.meta("asynchronous") else None
     of_row = ("clock", "round_time", "mean_waiting_time", "learning_rate", "bytes_sent")
     return RoundView(
@@ -200,26 +189,26 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         absences=experiment["world"]["away_probability"] > 0
         or "availability_trace" in experiment["world"],
         attackers=tuple(run.meta("attackers") or ()),
-        started=round_start(run, index),
+        started=run.table("rounds", round_index=index - 1)["clock"][0] if index > 1 else 0.0,
         **{name: row[name] for name in of_row},
         reason=StepReason.parse(row["rule"]),
         reason_text=row["rule"],
         pace=read_pace(run, index),
         accuracy=next(iter(tests["accuracy"]), None),
         mean_model_accuracy=next(iter(tests["mean_model_accuracy"]), None),
-        facts=dict(zip(facts["name"], facts["value"], strict=True)),
+        facts={row["name"]: row["value"] for row in round_rows(run, index, "facts")},
         workers=workers,
         away=away,
         directed=bool(row["directed"]),
         links_used=row["links"],
         links_known=row["links_known"],
         verdicts={
-            LinkVerdict[verdict.upper()]: VerdictCount(links, used)
-            for verdict, links, used in _rows(verdicts, "verdict", "links", "used")
+            LinkVerdict[row["verdict"].upper()]: VerdictCount(row["links"], row["used"])
+            for row in round_rows(run, index, "verdicts")
         },
-        links=_links(run.table("links", round_index=index)),
+        links=[_link(row) for row in round_rows(run, index, "links")],
         network=bool(run.meta("network")),
-        group=_group(run.table("participation", round_index=index)),
+        group=[_member(row) for row in round_rows(run, index, "participation")],
         averagings=None if transfers is None else sum(transfers.values()),
     )
 
@@ -251,14 +240,11 @@ def paces_words(paces: Sequence[Pace], devices: Sequence[str]) -> str:
     if not often:
         return ""
     worker, times = often[0]
-    text = (
-        f"most often last: {worker_name(worker, devices[worker])}, in {times} of "
-        f"{count(len(paces), 'round')}"
-    )
+    text = f"most often last: {worker_name(worker, devices[worker])}, in {times} of "
+    text += count(len(paces), "round")
     right, judged = plan_hits(paces)
-    if not judged:
-        return text
-    return f"{text}; the plan was right in {right} of {count(judged, 'round')}"
+    hits = f"; the plan was right in {right} of {count(judged, 'round')}"
+    return text + hits if judged else text
 
 
 def selection_note(run: RunReader, round_index: int | None = None) -> str:
@@ -299,43 +285,33 @@ def bridges_of(pairs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
     return bridges
 
 
-def round_start(run: RunReader, round_index: int) -> float:
-    """The virtual time at which a round began: the end of the one before."""
-    if round_index == 1:
-        return 0.0
-    return float(run.table("rounds", round_index=round_index - 1)["clock"][0])
+def round_rows(run: RunReader, round_index: int, table: str) -> list[dict[str, Any]]:
+    """The rows of a table in one round, by column."""
+    columns = run.table(table, round_index=round_index)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _workers(
-    table: Columns, devices: list[str], listed_away: set[int]
+    rows: Sequence[Mapping[str, Any]], devices: list[str], listed_away: set[int]
 ) -> tuple[list[WorkerRound], list[str]]:
     present, away = [], []
-    names = [f.name for f in fields(WorkerRound) if f.name not in ("worker", "device")]
-    for row, worker in enumerate(table["worker"]):
-        idle = table["compute_time"][row] == 0 == table["communication_time"][row]
-        if table["worker_time"][row] is None or (worker in listed_away and idle):
+    names = [f.name for f in fields(WorkerRound) if f.name != "device"]
+    for row in rows:
+        worker, idle = row["worker"], row["compute_time"] == 0 == row["communication_time"]
+        if row["worker_time"] is None or (worker in listed_away and idle):
             away.append(worker_name(worker, devices[worker]))
         else:
-            values = {name: table[name][row] for name in names}
-            present.append(WorkerRound(worker=worker, device=devices[worker], **values))
+            values = {name: row[name] for name in names}
+            present.append(WorkerRound(device=devices[worker], **values))
     return present, away
 
 
-def _rows(table: Columns, *names: str) -> Any:
-    return zip(*(table[name] for name in names), strict=True)
+def _member(row: Mapping[str, Any]) -> GroupMember:
+    returning, root = bool(row["returns"]), bool(row["root"])
+    return GroupMember(row["worker"], GroupRole(row["role"]), row["left_out"], returning, root)
 
 
-def _group(table: Columns) -> list[GroupMember]:
-    rows = _rows(table, "worker", "role", "left_out", "returns", "root")
-    return [
-        GroupMember(worker, GroupRole(role), left_out, bool(returning), bool(root))
-        for worker, role, left_out, returning, root in rows
-    ]
-
-
-def _links(table: Columns) -> list[Link]:
-    rows = _rows(table, *(field.name for field in fields(Link)))
-    return [
-        Link(a, b, bool(used), None if word is None else LinkVerdict[word.upper()], *numbers)
-        for a, b, used, word, *numbers in rows
-    ]
+def _link(row: Mapping[str, Any]) -> Link:
+    verdict = None if row["verdict"] is None else LinkVerdict[row["verdict"].upper()]
+    times = row["link_time"], row["planned_link_time"]
+    return Link(row["a"], row["b"], bool(row["used"]), verdict, *times, row["estimated_distance"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,7 +28,7 @@ from fedhp.report.formatting import (
 )
 from fedhp.report.groups import sort_runs
 from fedhp.report.labels import stored_names
-from fedhp.report.rounds import check_round, pace_words, paces_words
+from fedhp.report.rounds import check_round, pace_words, paces_words, round_rows
 from fedhp.report.tables import comparison_table, round_table, worker_table
 
 if TYPE_CHECKING:
@@ -81,14 +82,13 @@ def show_json(folder: str | Path, round_index: int | None = None) -> dict[str, A
             run.check()
             return round_json(run, check_round(run, round_index))
     summaries = [_checked_summary(each) for each in folders]
-    if len(summaries) == 1:
-        return summaries[0].as_json()
     runs = [summary.as_json() for summary in summaries]
+    if len(runs) == 1:
+        return runs[0]
     batches, _ = _comparable(folders, summaries)
-    if len(batches) == 1:
-        return {"runs": runs, "summary": summarize_runs(batches[0][1])}
     parts = [{"settings": name, "summary": summarize_runs(same)} for name, same in batches]
-    return {"runs": runs, "batches": parts}
+    several = {"batches": parts} if len(parts) > 1 else {"summary": parts[0]["summary"]}
+    return {"runs": runs, **several}
 
 
 def print_parts(console: Console, parts: Iterable[Part]) -> None:
@@ -113,8 +113,7 @@ def print_parts(console: Console, parts: Iterable[Part]) -> None:
 def _fact_text(fact: Fact, width: int | None) -> str:
     from fedhp.terminal import ELLIPSIS, fit_text
 
-    column = fact.width + 2
-    value = fact.value
+    column, value = fact.width + 2, fact.value
     if width and fact.name == DIGEST and column + len(value) > width:
         value = f"{value[:SHORT_DIGEST]}{ELLIPSIS} (in full with --json)"
     return fit_text(f"{fact.name:<{fact.width}}  {value}", width, hang=column)
@@ -212,14 +211,9 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
         (f"at {time_name(time)}", _result_at(time, summary, metric))
         for time in summary.accuracy_at_time
     ]
-    # On a network time is real, and nobody sees all models.
-    mean_model = [] if network else [("mean model", score(summary.mean_model_accuracy, metric))]
-    loss = number(summary.final_loss)
+    loss, own = number(summary.final_loss), score(summary.own_accuracy, metric)
     if summary.mean_model_loss is not None:
         loss += f", of the mean model {number(summary.mean_model_loss)}"
-    test_loss = [] if summary.final_loss is None else [("test loss", loss)]
-    own = f"{score(summary.own_accuracy, metric)} (each worker on the samples it held back)"
-    own_data = [] if summary.own_accuracy is None else [("own data", own)]
     known = [(v, c) for c, v in enumerate(summary.class_accuracy or []) if v is not None]
     by_class = []
     if known:
@@ -228,16 +222,17 @@ def _numbers(summary: RunSummary, metric: str, *, network: bool) -> list[tuple[s
     if 0 < len(known) <= MOST_CLASSES:
         texts = (f"{c}: {score(value, metric, unit=False)}" for value, c in known)
         by_class.append(("by class", f"{', '.join(texts)} (%)"))
-    total = seconds(summary.completion_time)
+    total, has_own = seconds(summary.completion_time), summary.own_accuracy is not None
     meaning = final_meaning([summary.final_tests])
     return [
         ("final", f"{score(summary.final_accuracy, metric)} (mean of the workers; {meaning})"),
         *([("last test", score(summary.last_accuracy, metric))] if summary.final_tests > 1 else []),
-        *mean_model,
+        # On a network time is real, and nobody sees all models.
+        *([] if network else [("mean model", score(summary.mean_model_accuracy, metric))]),
         ("worst worker", score(summary.worst_worker_accuracy, metric)),
         ("best worker", score(summary.best_worker_accuracy, metric)),
-        *own_data,
-        *test_loss,
+        *([("own data", f"{own} (each worker on the samples it held back)")] if has_own else []),
+        *([] if summary.final_loss is None else [("test loss", loss)]),
         *by_class,
         ("best", score(summary.best_accuracy, metric)),
         *reached,
@@ -275,10 +270,7 @@ def round_json(run: RunReader, index: int) -> dict[str, Any]:
     """The round's row of `rounds`, its evaluation or null, the rows of its other tables, and who
     set the pace. Workers also have transfer_time: with FedHP+ models travel while they train."""
 
-    def rows(table: str) -> list[dict[str, Any]]:
-        columns = run.table(table, round_index=index)
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
+    rows = partial(round_rows, run, index)
     others = ("links", "verdicts", "worker_evaluations", *METRIC_TABLES, *GROUP_TABLES)
     others += PHASE_TABLES
     evaluations, workers = rows("evaluations"), rows("workers")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.run import is_run
@@ -23,13 +24,7 @@ from fedhp.report.formatting import (
     time_name,
 )
 from fedhp.report.groups import FINISHED, read_summaries
-from fedhp.report.tables import (
-    AT_TIME_CAPTION,
-    markdown_table,
-    new_table,
-    time_text,
-    with_spread,
-)
+from fedhp.report.tables import AT_TIME_CAPTION, markdown_table, new_table, with_spread
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,8 +32,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """The values of the settings that vary, and the runs with these values."""
-
     texts: tuple[str, ...]
     values: tuple[Any, ...]
     runs: tuple[RunSummary, ...]
@@ -50,11 +43,9 @@ class Combination:
 
     @property
     def metric(self) -> str:
-        """What the runs measure."""
         return self.runs[0].metric if self.runs else ACCURACY
 
-    def _spread(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
-        """A number over the finished seeds that have it."""
+    def spread(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
         values = map(value, self.finished)
         return interval([number for number in values if number is not None])
 
@@ -68,11 +59,14 @@ class Combination:
 
     def _result(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
         scale = 100.0 if self.metric == ACCURACY else 1.0
-        return self._spread(lambda run: None if (v := value(run)) is None else scale * v)
+        return self.spread(lambda run: None if (v := value(run)) is None else scale * v)
 
     def time_to(self, target: str) -> Interval | None:
         """The virtual time to a target, over the seeds that reached it."""
-        return self._spread(lambda run: run.time_to_target.get(target))
+        return self.spread(lambda run: run.time_to_target.get(target))
+
+    def sent_to(self, target: str) -> Interval | None:
+        return self.spread(lambda run: run.bytes_to_target.get(target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +78,10 @@ class SweepResult:
 
     @property
     def _runs(self) -> list[RunSummary]:
-        """The runs of all combinations."""
         return [run for each in self.combinations for run in each.runs]
 
     @property
     def targets(self) -> list[str]:
-        """The targets of all runs, lowest first."""
         return sorted({target for run in self._runs for target in run.time_to_target}, key=float)
 
     @property
@@ -104,16 +96,15 @@ class SweepResult:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values: per combination its settings, intervals and runs."""
-        return {"keys": list(self.keys), "combinations": [*map(self._json, self.combinations)]}
-
-    def _json(self, combination: Combination) -> dict[str, Any]:
-        finished = combination.finished
-        numbers = summarize_runs(finished)
-        return {
-            "settings": dict(zip(self.keys, combination.values, strict=True)),
-            "summary": next(iter(numbers.values()), None),
-            "runs": [run.as_json() for run in combination.runs],
-        }
+        combinations = [
+            {
+                "settings": dict(zip(self.keys, each.values, strict=True)),
+                "summary": next(iter(summarize_runs(each.finished).values()), None),
+                "runs": [run.as_json() for run in each.runs],
+            }
+            for each in self.combinations
+        ]
+        return {"keys": list(self.keys), "combinations": combinations}
 
 
 def sweep_table(result: SweepResult) -> Table:
@@ -125,8 +116,9 @@ def sweep_table(result: SweepResult) -> Table:
     final, *others = headers[len(keys) :]
     # Fixed settings are the same in every row.
     fixed = [key for i, key in enumerate(keys) if len(rows) > 1 and len({r[i] for r in rows}) == 1]
-    table = new_table(
+    return new_table(
         *(*keys, final, *others),
+        rows=[[*map(escape, row)] for row in rows],
         left=keys,
         drop_first=(
             *("seeds", "data\nsent"),
@@ -137,9 +129,6 @@ def sweep_table(result: SweepResult) -> Table:
         keep=(*(key for key in keys if key not in fixed), final),
         caption=caption,
     )
-    for row in rows:
-        table.add_row(*map(escape, row))
-    return table
 
 
 def sweep_markdown(result: SweepResult) -> str:
@@ -148,74 +137,66 @@ def sweep_markdown(result: SweepResult) -> str:
 
 
 def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
-    """Headers, cells and caption of the table."""
     metrics = result.metrics or [ACCURACY]
     metric = metrics[0] if len(metrics) == 1 else ""
     unit = "%" if metric == ACCURACY else metric
-    finals = [combination.final() for combination in result.combinations]
-    decimals = 1 if metric == ACCURACY else decimals_for(f.mean if f else None for f in finals)
-    columns = [[_spread(final, decimals) for final in finals]]
+    decimals = 1 if metric == ACCURACY else None
+    columns = [_texts(result, Combination.final, decimals=decimals)]
     headers = [*result.keys, f"final\n{unit}".strip()]
     for target in result.targets:
         headers.append(f"to {target_name(target, metric or ACCURACY)}\n(s)")
-        columns.append(_times(result, target))
+        times = partial(Combination.time_to, target=target)
+        columns.append(_texts(result, times, part="reached", missing="not reached"))
     for target in result.targets:
         headers.append(f"sent to\n{target_name(target, metric or ACCURACY)}")
-        columns.append(_sizes(result, target))
+        sent = partial(Combination.sent_to, target=target)
+        columns.append(_sizes(result, sent, missing="not reached"))
     for time in result.times:
         headers.append(f"at {time_name(time)}\n{unit}".strip())
-        columns.append(_results_at(result, time, metric=metric))
+        at_time = partial(Combination.result_at, time=time)
+        columns.append(_texts(result, at_time, decimals=decimals, part="seeds"))
     headers += ["data\nsent", "seeds"]
-    sent = [each._spread(lambda run: run.bytes_sent) for each in result.combinations]
-    columns.append([MISSING if size is None else data_size(size.mean) for size in sent])
+    columns.append(_sizes(result, lambda each: each.spread(lambda run: run.bytes_sent)))
     columns.append([_seeds(each) for each in result.combinations])
     cells = zip(*columns, strict=True)
     rows = [[*each.texts, *row] for each, row in zip(result.combinations, cells, strict=True)]
     several = any(len(each.finished) > 1 for each in result.combinations)
-    caption = "mean ± half-width of the 95 % interval over the seeds" if several else "one seed"
+    notes = ["mean ± half-width of the 95 % interval over the seeds" if several else "one seed"]
     tests = [run.final_tests for each in result.combinations for run in each.finished]
-    if tests:
-        caption += f"; final: {final_meaning(tests)}"
-    if result.times:
-        caption += f"; {AT_TIME_CAPTION}"
+    notes += [f"final: {final_meaning(tests)}"] if tests else []
+    notes += [AT_TIME_CAPTION] if result.times else []
     if any(len(each.finished) < len(each.runs) for each in result.combinations):
-        caption += "; runs that did not finish are not counted"
-    return headers, rows, caption
+        notes.append("runs that did not finish are not counted")
+    return headers, rows, "; ".join(notes)
 
 
-def _times(result: SweepResult, target: str) -> list[str]:
-    spreads = [each.time_to(target) for each in result.combinations]
-    decimals = decimals_for(spread.mean if spread else None for spread in spreads)
-    return [
-        time_text(spread, runs=len(each.finished), decimals=decimals) if each.finished else MISSING
-        for each, spread in zip(result.combinations, spreads, strict=True)
-    ]
-
-
-def _sizes(result: SweepResult, target: str) -> list[str]:
-    texts = []
-    for each in result.combinations:
-        spread = each._spread(lambda run: run.bytes_to_target.get(target))
-        missing = "not reached" if each.finished else MISSING
-        texts.append(missing if spread is None else data_size(spread.mean))
-    return texts
-
-
-def _results_at(result: SweepResult, time: str, *, metric: str) -> list[str]:
-    spreads = [each.result_at(time) for each in result.combinations]
-    decimals = 1 if metric == ACCURACY else decimals_for(s.mean if s else None for s in spreads)
+def _texts(
+    result: SweepResult,
+    number: Callable[[Combination], Interval | None],
+    *,
+    decimals: int | None = None,
+    part: str = "",
+    missing: str = MISSING,
+) -> list[str]:
+    """A column; `part` names the seeds that have the number, where others may not."""
+    spreads = [number(each) for each in result.combinations]
+    if decimals is None:
+        decimals = decimals_for(spread.mean if spread else None for spread in spreads)
     texts = []
     for each, spread in zip(result.combinations, spreads, strict=True):
-        if spread is not None and spread.count < len(each.finished):
-            share = f"({spread.count}/{len(each.finished)} seeds)"
-            texts.append(f"{spread.mean:.{decimals}f} {share}")
-        else:
-            texts.append(_spread(spread, decimals))
+        runs, none = len(each.finished) if part else 0, missing if each.finished else MISSING
+        texts.append(with_spread(spread, decimals, runs=runs, part=part, missing=none))
     return texts
 
 
-def _spread(spread: Interval | None, decimals: int) -> str:
-    return MISSING if spread is None else with_spread(spread, decimals)
+def _sizes(
+    result: SweepResult, number: Callable[[Combination], Interval | None], *, missing: str = MISSING
+) -> list[str]:
+    texts = []
+    for each in result.combinations:
+        spread, none = number(each), missing if each.finished else MISSING
+        texts.append(none if spread is None else data_size(spread.mean))
+    return texts
 
 
 def _seeds(combination: Combination) -> str:
@@ -224,12 +205,10 @@ def _seeds(combination: Combination) -> str:
 
 
 def read_sweep(plan: Sweep) -> SweepResult:
-    summaries: dict[tuple[str, ...], list[RunSummary]] = {}
     values = {run.texts: run.values for run in plan.runs}
-    for run in plan.runs:
-        begun = [run.cell.folder] if is_run(run.cell.folder) else []
-        summaries.setdefault(run.texts, []).extend(read_summaries(begun))
-    return SweepResult(
-        tuple(key.key for key in plan.keys),
-        tuple(Combination(texts, values[texts], tuple(runs)) for texts, runs in summaries.items()),
-    )
+    combinations = []
+    for texts in values:
+        folders = [run.cell.folder for run in plan.runs if run.texts == texts]
+        begun = read_summaries(folder for folder in folders if is_run(folder))
+        combinations.append(Combination(texts, values[texts], tuple(begun)))
+    return SweepResult(tuple(key.key for key in plan.keys), tuple(combinations))

@@ -5,7 +5,7 @@ Runs that did not finish are never averaged: each gets its own row, which says s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -75,8 +75,7 @@ class TableColumn:
     decimals: int | None = None  # None: by the column's largest value
     write: Callable[[float], str] | None = None  # instead of decimals
     target: str = ""  # its key, if this is the time to one
-    goal: bool = False  # of a target: missing if that was not reached
-    time: str = ""  # its key, if this is the result at one: missing if the run ended before
+    part: str = ""  # what to call the runs that have it, if others may not: reached, seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +97,14 @@ class ComparisonGrid:
     caption: str
     bold_caption: str  # for a form in which the best cells are bold
 
+    @property
+    def plain_headers(self) -> list[str]:
+        return [header.replace("-\n", "-").replace("\n", " ") for header in self.headers]
+
+    @property
+    def full_caption(self) -> str:
+        return "; ".join(filter(None, [self.caption, self.bold_caption]))
+
 
 def comparison_table(
     summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
@@ -110,18 +117,14 @@ def comparison_table(
     drop_first = [
         header for start in DROPPED_FIRST for header in grid.headers if header.startswith(start)
     ]
-    table = new_table(
-        *grid.headers, left=grid.headers[:1], drop_first=drop_first, caption=grid.caption
-    )
-    table.bold_caption = grid.bold_caption
+    rows = []
     for row in grid.rows:
         texts = [row[0].text, *(cell.text.replace(" (", "\n(") for cell in row[1:])]
-        table.add_row(
-            *(
-                f"[bold]{escape(text)}[/]" if cell.best else escape(text)
-                for cell, text in zip(row, texts, strict=True)
-            )
-        )
+        marks = ("[bold]{}[/]" if cell.best else "{}" for cell in row)
+        rows.append([mark.format(escape(text)) for mark, text in zip(marks, texts, strict=True)])
+    left, caption = grid.headers[:1], grid.caption
+    table = new_table(*grid.headers, rows=rows, left=left, drop_first=drop_first, caption=caption)
+    table.bold_caption = grid.bold_caption
     return table
 
 
@@ -137,14 +140,12 @@ def comparison_markdown(
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    headers = [header.replace("-\n", "-").replace("\n", " ") for header in grid.headers]
-    ruler = "|" + "|".join(["---", *["---:"] * (len(headers) - 1)]) + "|"
-    caption = "; ".join(filter(None, [grid.caption, grid.bold_caption]))
+    ruler = "|" + "|".join(["---", *["---:"] * (len(grid.headers) - 1)]) + "|"
     rows = [line([f"**{c.text}**" if c.best else c.text for c in row]) for row in grid.rows]
     notes = [f"- {line}" for line in paired_lines(summaries, names=names)]
-    notes = ["", *notes] if notes else []
-    settings = ["", differences] if differences else []
-    return "\n".join([line(headers), ruler, *rows, "", caption, *settings, *notes]) + "\n"
+    lines = [line(grid.plain_headers), ruler, *rows, "", grid.full_caption]
+    lines += ["", differences] if differences else []
+    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
 
 def paired_lines(
@@ -153,10 +154,7 @@ def paired_lines(
     """FedHP, or the first algorithm, against each other one over the common seeds, in words."""
     metric = summaries[0].metric if summaries else ACCURACY
     shown = names_for((run.algorithm for run in summaries), names)
-    return [
-        paired_words(paired, metric, name=lambda label: shown[label])
-        for paired in comparison_pairs(summaries)
-    ]
+    return [paired_words(paired, metric, shown) for paired in comparison_pairs(summaries)]
 
 
 def comparison_grid(
@@ -164,35 +162,37 @@ def comparison_grid(
 ) -> ComparisonGrid:
     """Headers and cells of a comparison; `names` are the user's own, by label."""
     names = names_for((run.algorithm for run in summaries), names)
-    columns = _columns(summaries)
     columns = [
         column
         if column.decimals is not None
         else replace(column, decimals=decimals_for(column.value(run) for run in summaries))
-        for column in columns
+        for column in _columns(summaries)
     ]
-    rows: list[list[TableCell]] = []
     ranked = finished_by_label(competitors(summaries))
-    labels: list[str | None] = []  # of the rows; None: an unfinished run, or the limit
+    rows: list[tuple[str, list[TableCell]]] = []  # by label; "": an unfinished run, or the limit
     for label in dict.fromkeys(run.algorithm for run in summaries):
         runs = [run for run in summaries if run.algorithm == label]
         finished = [run for run in runs if run.status == FINISHED]
         if finished:
             part = f" ({len(finished)} of {len(runs)} seeds)" if len(finished) < len(runs) else ""
             cells = [_cell(column, finished) for column in columns]
-            rows.append([TableCell(names[label] + part), *cells])
-            labels.append(label if label in ranked else None)
+            rows.append(
+                (label if label in ranked else "", [TableCell(names[label] + part), *cells])
+            )
         for run in runs:
             if run.status != FINISHED:
                 cells = [TableCell(_cell(column, [run]).text) for column in columns]
-                rows.append([TableCell(_unfinished(run, names[label])), *cells])
-                labels.append(None)
-    headers = ["algorithm", *(column.header for column in columns)]
-    rows = _mark_best(rows, labels, columns=columns, runs=ranked)
-    marked = any(cell.best for row in rows for cell in row)
-    caption = _caption(summaries, best_marked=marked)
-    meanings = ["Its settings are at the end of the page.", *(each.meaning for each in columns)]
-    return ComparisonGrid(headers, meanings, rows, caption, BOLD_CAPTION if marked else "")
+                rows.append(("", [TableCell(_unfinished(run, names[label])), *cells]))
+    for position, column in enumerate(columns, start=1):
+        _mark_best(position, column, rows=rows, runs=ranked)
+    marked = any(cell.best for _, cells in rows for cell in cells)
+    return ComparisonGrid(
+        headers=["algorithm", *(column.header for column in columns)],
+        meanings=["Its settings are at the end of the page.", *(each.meaning for each in columns)],
+        rows=[cells for _, cells in rows],
+        caption=_caption(summaries, best_marked=marked),
+        bold_caption=BOLD_CAPTION if marked else "",
+    )
 
 
 def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
@@ -204,13 +204,12 @@ def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
     limit = find_limit(summaries)
 
     def result(header: str, of: str, value: Value, *, spread: bool = False) -> TableColumn:
-        """A test result, and of what it is."""
         text = f"Test {metric}{of}: {final}."
         return TableColumn(header + unit, text, value, -1, spread, scale, decimals)
 
     columns = [
-        result("final\n", ", mean of the workers", lambda run: run.final_accuracy, spread=True),
-        result("mean-\nmodel ", " of the mean of all models", lambda run: run.mean_model_accuracy),
+        result("final\n", ", mean of the workers", attrgetter("final_accuracy"), spread=True),
+        result("mean-\nmodel ", " of the mean of all models", attrgetter("mean_model_accuracy")),
         *(
             result(f"{end}\nworker ", f" of the worker that ends {end}", attrgetter(field))
             for end, field in (("worst", "worst_worker_accuracy"), ("best", "best_worker_accuracy"))
@@ -218,71 +217,51 @@ def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
     ]
     if any(run.own_accuracy is not None for run in summaries):
         words = " of each worker on the samples it held back"
-        columns.append(result("own\ndata ", words, lambda run: run.own_accuracy))
+        columns.append(result("own\ndata ", words, attrgetter("own_accuracy")))
     if any(run.class_accuracy for run in summaries):
         words = " of the class that ends worst, mean of the workers"
         columns.append(result("worst\nclass ", words, _worst_class))
     words = f"Loss on the test data, mean of the workers: {final}."
-    columns.append(TableColumn("test\nloss", words, lambda run: run.final_loss, 1, decimals=3))
+    columns.append(TableColumn("test\nloss", words, attrgetter("final_loss"), 1, decimals=3))
     for target in targets:
         name, value = target_name(target, metric), partial(_of_target, "time_to_target", target)
         words = f"Virtual seconds until the workers' mean test {metric} first reaches {name}."
-        column = TableColumn(
-            f"to {name}\n(s)", words, value, 1, spread=True, target=target, goal=True
-        )
-        columns.append(column)
+        header, part = f"to {name}\n(s)", "reached"
+        columns.append(TableColumn(header, words, value, 1, True, target=target, part=part))
     for target in targets:
         if any(target in run.bytes_to_target for run in summaries):
-            name = target_name(target, metric)
-            value = partial(_of_target, "bytes_to_target", target)
-            words = f"What all workers together had sent when {name} was first reached."
-            columns.append(
-                TableColumn(f"sent to\n{name}", words, value, 1, write=data_size, goal=True)
+            name, value = (
+                target_name(target, metric),
+                partial(_of_target, "bytes_to_target", target),
             )
+            words = f"What all workers together had sent when {name} was first reached."
+            header, part = f"sent to\n{name}", "reached"
+            columns.append(TableColumn(header, words, value, 1, write=data_size, part=part))
     for time in times:
         value = partial(_of_target, "accuracy_at_time", time)
         words = f"Test {metric} of the last test up to {time_name(time)} of virtual time."
         header = f"at {time_name(time)}\n{unit}"
-        columns.append(TableColumn(header, words, value, -1, True, scale, decimals, time=time))
+        columns.append(TableColumn(header, words, value, -1, True, scale, decimals, part="seeds"))
     if limit is not None:
         words = (
             "The time of the limit (links that cost nothing) to its target, divided by that of the "
             "algorithm."
         )
-        columns.append(
-            TableColumn("share of\nlimit %", words, limit.share, -1, scale=100.0, decimals=0)
-        )
-    return [*columns, *COST_COLUMNS]
-
-
-COST_COLUMNS = (
-    TableColumn(
-        "round\n(s)", "Length of a round, mean of the rounds.", lambda run: run.round_time, 1
-    ),
-    TableColumn(
-        "waiting\n(s)",
-        "How long a worker waits in a round for the last one, mean of workers and rounds.",
-        lambda run: run.mean_waiting_time,
-        1,
-    ),
-    TableColumn(  # more steps are neither better nor worse by themselves
-        "mean\nsteps",
-        "Local steps of a worker in a round, mean of workers and rounds.",
-        lambda run: run.mean_local_steps,
-        decimals=1,
-    ),
-    TableColumn(
-        "data\nsent",
-        "What all workers together sent in the whole run.",
-        lambda run: run.bytes_sent,
-        1,
-        write=data_size,
-    ),
-)
+        header = "share of\nlimit %"
+        columns.append(TableColumn(header, words, limit.share, -1, scale=100.0, decimals=0))
+    words = "Length of a round, mean of the rounds."
+    columns.append(TableColumn("round\n(s)", words, attrgetter("round_time"), 1))
+    words = "How long a worker waits in a round for the last one, mean of workers and rounds."
+    columns.append(TableColumn("waiting\n(s)", words, attrgetter("mean_waiting_time"), 1))
+    words = "Local steps of a worker in a round, mean of workers and rounds."
+    # More steps are neither better nor worse by themselves.
+    columns.append(TableColumn("mean\nsteps", words, attrgetter("mean_local_steps"), decimals=1))
+    words = "What all workers together sent in the whole run."
+    columns.append(TableColumn("data\nsent", words, attrgetter("bytes_sent"), 1, write=data_size))
+    return columns
 
 
 def _of_target(field: str, key: str, run: RunSummary) -> float | None:
-    """A number of a run by target or time."""
     by_key: Mapping[str, float | None] = getattr(run, field)
     return by_key.get(key)
 
@@ -295,33 +274,30 @@ def _cell(column: TableColumn, runs: Sequence[RunSummary]) -> TableCell:
     values = [v for run in runs if (v := column.value(run)) is not None and v == v]
     spread = interval([column.scale * value for value in values])
     if spread is None:
-        return TableCell("not reached" if column.goal else MISSING)
+        return TableCell("not reached" if column.part == "reached" else MISSING)
     text = fixed(spread.mean, column.decimals or 0)
     if column.write is not None:
         text = column.write(spread.mean)
-    if column.goal and len(values) < len(runs):
-        return TableCell(f"{text} ({len(values)}/{len(runs)} reached)")
-    if column.time and len(values) < len(runs):
-        return TableCell(f"{text} ({len(values)}/{len(runs)} seeds)")
+    if column.part and len(values) < len(runs):
+        return TableCell(f"{text} ({len(values)}/{len(runs)} {column.part})")
     if column.spread:
         text = with_spread(spread, column.decimals or 0)
     return TableCell(text, column.better * spread.mean if column.better else None)
 
 
-def with_spread(spread: Interval, decimals: int) -> str:
-    """mean ± half-width of the interval; only the mean where there is no interval."""
+def with_spread(
+    spread: Interval | None, decimals: int, *, runs: int = 0, part: str = "", missing: str = MISSING
+) -> str:
+    """mean ± half-width of the interval, where there is one; of only a part of so many runs the
+    mean and how many."""
+    if spread is None:
+        return missing
     text = fixed(spread.mean, decimals)
+    if spread.count < runs:
+        return f"{text} ({spread.count}/{runs} {part})"
     if spread.high is None or spread.high == spread.mean:
         return text
     return f"{text} ± {fixed(spread.high - spread.mean, decimals)}"
-
-
-def time_text(spread: Interval | None, *, runs: int, decimals: int) -> str:
-    if spread is None:
-        return "not reached"
-    if spread.count < runs:
-        return f"{spread.mean:.{decimals}f} ({spread.count}/{runs} reached)"
-    return with_spread(spread, decimals)
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:
@@ -342,8 +318,7 @@ def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
     notes = [f"final: {final_meaning(run.final_tests for run in summaries)}"] if summaries else []
     if any(run.accuracy_at_time for run in summaries):
         notes.append(AT_TIME_CAPTION)
-    limit = find_limit(summaries)
-    if limit is not None:
+    if (limit := find_limit(summaries)) is not None:
         goal = target_name(limit.target, summaries[0].metric)
         notes.append(f"share of the limit: its time to {goal} / the algorithm's")
     if len(seeds) > 1:
@@ -356,31 +331,23 @@ def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
 
 
 def _mark_best(
-    rows: list[list[TableCell]],
-    labels: Sequence[str | None],
+    position: int,
+    column: TableColumn,
     *,
-    columns: Sequence[TableColumn],
+    rows: Sequence[tuple[str, list[TableCell]]],
     runs: Mapping[str, Sequence[RunSummary]],
-) -> list[list[TableCell]]:
-    """Mark the best of every column that is better than all others, seed by seed."""
-    marked = [list(row) for row in rows]
-    for position, column in enumerate(columns, start=1):
-        ranked = [
-            (rank, index)
-            for index, row in enumerate(rows)
-            if (rank := row[position].rank) is not None and labels[index] is not None
-        ]
-        if len(ranked) < 2:
-            continue
-        _, best = min(ranked)
-        label = labels[best]
-        others = [other for other in runs if other != label]
-        if label and all(
-            _certainly_better(column, (label, runs[label]), (other, runs[other]))
-            for other in others
-        ):
-            marked[best][position] = replace(rows[best][position], best=True)
-    return marked
+) -> None:
+    """Mark the best of a column if it is better than all others, seed by seed."""
+    ranked = [
+        (rank, label, cells)
+        for label, cells in rows
+        if label and (rank := cells[position].rank) is not None
+    ]
+    if len(ranked) > 1:
+        _, best, cells = min(ranked, key=lambda row: row[0])
+        others = [other for other in runs.items() if other[0] != best]
+        if all(_certainly_better(column, (best, runs[best]), other) for other in others):
+            cells[position] = replace(cells[position], best=True)
 
 
 def _certainly_better(column: TableColumn, first: Labelled, second: Labelled) -> bool:
@@ -410,28 +377,26 @@ def _test_losses(metrics: Columns, key: str) -> dict[int, float]:
 def round_table(run: RunReader) -> Table:
     """The evaluated rounds, at most 20 of them, chosen evenly."""
     metric = run.meta("metric")
-    unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
+    unit = "%" if metric == ACCURACY else metric
     tests, rounds = run.table("evaluations"), run.table("rounds")
     chosen = spread_evenly(len(tests["round"]), MOST_ROUNDS)
     row_of_round = {round_index: row for row, round_index in enumerate(rounds["round"])}
     rows = [row_of_round[tests["round"][test]] for test in chosen]
 
-    def tested(name: str, decimals: int | None = None) -> list[str]:
-        values = [None if (v := tests[name][i]) is None else scale * v for i in chosen]
-        return column_texts(values, decimals)
+    def tested(name: str) -> list[str]:
+        return _result_texts([tests[name][i] for i in chosen], metric)
 
     def of_round(name: str, decimals: int | None = None) -> list[str]:
         return column_texts([rounds[name][row] for row in rows], decimals)
 
-    share = 1 if metric == ACCURACY else None
     loss_of_round = _test_losses(run.table("test_metrics"), "round")
     losses = [loss_of_round.get(tests["round"][test]) for test in chosen]
     test_loss = {"test\nloss": column_texts(losses, 3)} if loss_of_round else {}
     columns = {
         "round": of_round("round", 0),
         "clock\n(s)": of_round("clock"),
-        f"workers\n{unit}": tested("accuracy", share),
-        f"mean-\nmodel {unit}": tested("mean_model_accuracy", share),
+        f"workers\n{unit}": tested("accuracy"),
+        f"mean-\nmodel {unit}": tested("mean_model_accuracy"),
         **test_loss,
         "loss": of_round("train_loss", 3),
         "round\n(s)": of_round("round_time"),
@@ -440,12 +405,13 @@ def round_table(run: RunReader) -> Table:
         "links": of_round("links", 0),
         "sent": [data_size(rounds["bytes_sent"][row]) for row in rows],
     }
-    table = new_table(*columns, drop_first=("links", "loss", f"mean-\nmodel {unit}"))
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    if len(chosen) < len(tests["round"]):
-        table.caption = f"{len(chosen)} of {len(tests['round'])} evaluated rounds"
-    return table
+    some = f"{len(chosen)} of {len(tests['round'])} evaluated rounds"
+    return new_table(
+        *columns,
+        rows=zip(*columns.values(), strict=True),
+        drop_first=("links", "loss", f"mean-\nmodel {unit}"),
+        caption=some if len(chosen) < len(tests["round"]) else None,
+    )
 
 
 def worker_table(run: RunReader, round_index: int) -> Table:
@@ -478,21 +444,17 @@ def worker_table(run: RunReader, round_index: int) -> Table:
             unit = f"\n({column.unit})" if column.unit else ""
             columns[f"{column.name.replace('_', ' ')}{unit}"] = column_texts(workers[column.name])
     own = run.table("own_test_metrics", round_index=round_index)
-    unit, scale = ("%", 100.0) if metric == ACCURACY else (metric, 1.0)
+    unit = "%" if metric == ACCURACY else metric
     for name, results in (("test", tests), ("own", own)):
         if results["worker"]:  # workers that attack are not tested
             of_worker = dict(zip(results["worker"], results["accuracy"], strict=True))
             found = [of_worker.get(worker) for worker in workers["worker"]]
-            scaled = [None if value is None else scale * value for value in found]
-            columns[f"{name}\n{unit}"] = column_texts(scaled, 1 if metric == ACCURACY else None)
+            columns[f"{name}\n{unit}"] = _result_texts(found, metric)
     metrics = run.table("worker_test_metrics", round_index=round_index)
     loss_of_worker = _test_losses(metrics, "worker")
     if loss_of_worker:
         losses = [loss_of_worker.get(worker) for worker in workers["worker"]]
         columns["test\nloss"] = column_texts(losses, 3)
-    table = new_table(*columns, left=("device",), drop_first=WORKER_DROPPED_FIRST)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
     notes = []
     if asynchronous:
         notes.append("turns that ended in this round; they may have started earlier")
@@ -502,8 +464,19 @@ def worker_table(run: RunReader, round_index: int) -> Table:
         notes.append("own: on the samples that the worker held back")
     if len(chosen) < len(devices):
         notes.append(f"{len(chosen)} of {len(devices)} workers; all of them: fedhp export")
-    table.caption = "; ".join(notes) or None
-    return table
+    return new_table(
+        *columns,
+        rows=zip(*columns.values(), strict=True),
+        left=("device",),
+        drop_first=WORKER_DROPPED_FIRST,
+        caption="; ".join(notes) or None,
+    )
+
+
+def _result_texts(results: Sequence[float | None], metric: str) -> list[str]:
+    if metric != ACCURACY:
+        return column_texts(results)
+    return column_texts([None if result is None else 100.0 * result for result in results], 1)
 
 
 def column_texts(values: Sequence[Any], decimals: int | None = None) -> list[str]:
@@ -514,12 +487,16 @@ def column_texts(values: Sequence[Any], decimals: int | None = None) -> list[str
 
 def new_table(
     *headers: str,
+    rows: Iterable[Sequence[str]] = (),
     left: Sequence[str] = (),
     drop_first: Sequence[str] = (),
     keep: Sequence[str] = (),
     caption: str | None = None,
 ) -> FittingTable:
-    """An empty table for the terminal; all columns but those named are aligned right."""
+    """A table for the terminal; all columns but those named are aligned right."""
     from fedhp.terminal import FittingTable
 
-    return FittingTable(*headers, left=left, drop_first=drop_first, keep=keep, caption=caption)
+    table = FittingTable(*headers, left=left, drop_first=drop_first, keep=keep, caption=caption)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -3,14 +3,13 @@ and on the held-out ones, as a table, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.tune import SeededRuns, Trial, Tuned, TunedAlgorithm
 from fedhp.record.statistics import Interval, interval
+from fedhp.report.export import csv_text
 from fedhp.report.formatting import (
     ACCURACY,
     MISSING,
@@ -26,13 +25,7 @@ from fedhp.report.formatting import (
 )
 from fedhp.report.labels import names_for
 from fedhp.report.paired import compare_all
-from fedhp.report.tables import (
-    markdown_table,
-    new_table,
-    paired_lines,
-    time_text,
-    with_spread,
-)
+from fedhp.report.tables import markdown_table, new_table, paired_lines, with_spread
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,13 +56,11 @@ class TuneResult:
 
     @property
     def metric(self) -> str:
-        """What the runs measure."""
         measured = [*(trial.measured for trial in self.found.trials), *self.found.compared.values()]
         return next((run.metric for each in measured for run in each.runs), ACCURACY)
 
     @property
     def names(self) -> dict[str, str]:
-        """The names of the algorithms, by label."""
         return names_for(algorithm.label for algorithm in self.found.tuning.algorithms)
 
     def best_settings(self) -> dict[str, dict[str, Any]]:
@@ -82,36 +73,31 @@ class TuneResult:
         rows = []
         for algorithm in self.found.tuning.algorithms:
             best, trials = self.found.best(algorithm), self.found.of(algorithm)
-            name = self.names[algorithm.label]
+            name, compared = self.names[algorithm.label], self.found.compared
             default = next((t for t in trials if t.label == algorithm.label), None)
             if best is not None:
-                words = settings_words(best)
-                if best is default:
-                    words += " (the defaults)"
-                compared = self.found.compared[best.label]
-                rows.append(TuneRow(algorithm, name, words, True, best.measured, compared))
+                words = settings_words(best) + (" (the defaults)" if best is default else "")
+                runs = best.measured, compared[best.label]
+                rows.append(TuneRow(algorithm, name, words, True, *runs))
             if best is None or best is not default:
                 words = "defaults" if best else "defaults (every trial failed)"
                 tried = default.measured if default else None
-                compared = self.found.compared[algorithm.label]
-                rows.append(TuneRow(algorithm, name, words, False, tried, compared))
+                compared_runs = compared[algorithm.label]
+                rows.append(TuneRow(algorithm, name, words, False, tried, compared_runs))
         return rows
 
     def rule(self) -> str:
-        """How the settings were chosen, in words."""
         tuning = self.found.tuning
-        trials = count(tuning.budget, "trial")
         seeds, held_out = (listed(map(str, s)) for s in (tuning.tuning_seeds, tuning.seeds))
         word = "seed" if len(tuning.tuning_seeds) == 1 else "seeds"
-        rank = "mean final result"
-        if self.target is not None:
-            rank = (
-                f"mean time to {target_name(self.target, self.metric)}; a trial that misses it "
-                "with any of these seeds ranks below, by its final result, and one that diverges "
-                "last"
-            )
-        start = f"tuned: the best of {trials} on {word} {seeds} by the {rank}"
-        return f"{start}; held-out seeds: {held_out}"
+        start = f"tuned: the best of {count(tuning.budget, 'trial')} on {word} {seeds} by the mean "
+        if self.target is None:
+            return f"{start}final result; held-out seeds: {held_out}"
+        return (
+            f"{start}time to {target_name(self.target, self.metric)}; a trial that misses it with "
+            "any of these seeds ranks below, by its final result, and one that diverges last; "
+            f"held-out seeds: {held_out}"
+        )
 
     def verdicts(self) -> list[str]:
         """The tuned algorithms against each other on the held-out seeds, in words."""
@@ -197,39 +183,36 @@ def trial_words(trial: Trial, *, name: str, target: float | None, best: bool) ->
     """AD-PSGD trial 3 (lr 0.314, 12 steps): 34.2 s to 90 %, final 93.1 %, the best so far."""
     measured = trial.measured
     metric = measured.runs[0].metric if measured.runs else ACCURACY
-    spread = final_result(measured)
-    words = [] if spread is None else [f"final {score(spread.mean, metric)}"]
+    final, time = final_result(measured), time_to_target(measured)
+    missed = len(measured.runs) - measured.reached
+    words = [] if final is None else [f"final {score(final.mean, metric)}"]
     if measured.failed:
         words = [measured.failed]
+    elif target is not None and time is not None and not missed:
+        words.insert(0, f"{seconds(time.mean)} to {target_name(target, metric)}")
     elif target is not None:
-        goal = target_name(target, metric)
-        time = time_to_target(measured)
-        if time is None or measured.reached < len(measured.runs):
-            part = f" with {count(len(measured.runs) - measured.reached, 'seed')}" if time else ""
-            words.insert(0, f"{goal} not reached{part}")
-        else:
-            words.insert(0, f"{seconds(time.mean)} to {goal}")
+        part = f" with {count(missed, 'seed')}" if time else ""
+        words.insert(0, f"{target_name(target, metric)} not reached{part}")
     words += ["the best so far"] if best else []
     return f"{name} trial {trial.number} ({settings_words(trial)}): {', '.join(words)}"
 
 
 def tune_table(result: TuneResult) -> Table:
-    """Two rows per algorithm: tuned, and its defaults."""
     from rich.markup import escape
 
     headers, rows, caption = tune_rows(result)
     algorithm, settings, tuning, held_out, *others = headers
-    table = new_table(
+    return new_table(
         *headers,
+        rows=[
+            [escape(text) for text in (*row[:2], *(cell.replace(" (", "\n(") for cell in row[2:]))]
+            for row in rows
+        ],
         left=(algorithm, settings),
         drop_first=("trials", *reversed(others), tuning),
         keep=(algorithm, settings, held_out),
         caption=caption,
     )
-    for row in rows:
-        texts = [*row[:2], *(cell.replace(" (", "\n(") for cell in row[2:])]
-        table.add_row(*map(escape, texts))
-    return table
 
 
 def tune_markdown(result: TuneResult) -> str:
@@ -240,7 +223,6 @@ def tune_markdown(result: TuneResult) -> str:
 
 
 def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
-    """Headers, cells and caption of the table."""
     rows, metric = result.rows(), result.metric
     unit = "%" if metric == ACCURACY else metric
     headers = ["algorithm", "settings"]
@@ -274,7 +256,9 @@ def _times(rows: Sequence[TuneRow]) -> list[list[str]]:
     def text(measured: SeededRuns | None, spread: Interval | None) -> str:
         if measured is None:
             return MISSING
-        return measured.failed or time_text(spread, runs=len(measured.runs), decimals=decimals)
+        runs, missing = len(measured.runs), "not reached"
+        text = with_spread(spread, decimals, runs=runs, part="reached", missing=missing)
+        return measured.failed or text
 
     measured: list[list[SeededRuns | None]] = [[r.trial for r in rows], [r.compared for r in rows]]
     return [list(map(text, runs, column)) for runs, column in zip(measured, spreads, strict=True)]
@@ -290,10 +274,7 @@ def _finals(rows: Sequence[TuneRow], metric: str) -> list[list[str]]:
     spreads = _spreads(rows, final)
     means = (s.mean if s else None for column in spreads for s in column)
     decimals = 1 if metric == ACCURACY else decimals_for(means)
-    return [
-        [MISSING if spread is None else with_spread(spread, decimals) for spread in column]
-        for column in spreads
-    ]
+    return [[with_spread(spread, decimals) for spread in column] for column in spreads]
 
 
 def _spreads(
@@ -307,8 +288,8 @@ def _spreads(
 
 
 def _sizes(measured: SeededRuns) -> str:
-    spread = None if measured.failed else sent_to_target(measured)
-    return MISSING if spread is None else data_size(spread.mean)
+    spread = sent_to_target(measured)
+    return MISSING if spread is None or measured.failed else data_size(spread.mean)
 
 
 def _trials(result: TuneResult, row: TuneRow) -> str:
@@ -323,15 +304,14 @@ def trials_csv(result: TuneResult) -> str:
     trials = result.found.trials
     keys = list(dict.fromkeys(key for trial in trials for key in trial.settings))
     best = [result.found.best(algorithm) for algorithm in result.found.tuning.algorithms]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     numbers = ("time_to_target", "bytes_to_target", "final_accuracy")
-    writer.writerow(["algorithm", "trial", "best", "status", "seeds", "reached", *numbers, *keys])
+    rows: list[list[Any]] = [
+        ["algorithm", "trial", "best", "status", "seeds", "reached", *numbers, *keys]
+    ]
     for trial in trials:
         measured = trial.measured
         spreads = time_to_target(measured), sent_to_target(measured), final_result(measured)
-        means = ["" if spread is None else repr(spread.mean) for spread in spreads]
         about = [trial.algorithm, trial.number, int(trial in best), measured.failed or "finished"]
-        about += [len(measured.runs), measured.reached, *means]
-        writer.writerow([*about, *(trial.settings.get(key, "") for key in keys)])
-    return text.getvalue()
+        about += [len(measured.runs), measured.reached, *(s and s.mean for s in spreads)]
+        rows.append([*about, *(trial.settings.get(key, "") for key in keys)])
+    return csv_text(rows)

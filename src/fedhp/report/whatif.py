@@ -28,6 +28,7 @@ def whatif_table(result: WhatIf) -> Table:
     most = max(outcome.steps_per_second for outcome in outcomes)
     against = [result.against_record(outcome) for outcome in result.planners]
     rates = column_texts([outcome.steps_per_second for outcome in outcomes])
+    forms = ["[bold]{}[/]" if each.steps_per_second == most else "{}" for each in outcomes]
     columns: list[tuple[str, list[str]]] = [
         ("planner", [escape(name) for name in _row_names(result)]),
         ("rounds", column_texts([len(outcome.rounds.clock) for outcome in outcomes], 0)),
@@ -36,26 +37,19 @@ def whatif_table(result: WhatIf) -> Table:
         ("waiting\n(s)", column_texts([outcome.mean_waiting_time for outcome in outcomes])),
         ("against\nrecord", [MISSING, *(_percent(waiting) for _, waiting in against)]),
         ("mean\nsteps", column_texts([outcome.mean_local_steps for outcome in outcomes], 1)),
-        (
-            "steps\nper s",
-            [
-                f"[bold]{text}[/]" if outcome.steps_per_second == most else text
-                for outcome, text in zip(outcomes, rates, strict=True)
-            ],
-        ),
+        ("steps\nper s", [form.format(rate) for form, rate in zip(forms, rates, strict=True)]),
         ("links", column_texts([outcome.mean_links for outcome in outcomes], 1)),
         ("total\n(s)", column_texts([outcome.total_time for outcome in outcomes])),
         ("basis", [outcome.sure for outcome in outcomes]),
     ]
     table = new_table(
         *(header for header, _ in columns),
+        rows=zip(*(column for _, column in columns), strict=True),
         left=("planner", "basis"),
         keep=("planner", "round\n(s)"),
         drop_first=("total\n(s)", "links", "rounds", "mean\nsteps", "basis", "against\nrecord"),
         caption="exact: what such a run would take; assumed: planned by the recorded measurements",
     )
-    for row in zip(*(column for _, column in columns), strict=True):
-        table.add_row(*row)
     table.short_labels = [escape(name) for name in _row_names(result, short=True)]
     return table
 
@@ -76,10 +70,8 @@ def whatif_words(result: WhatIf) -> list[str]:
     """One sentence each: the check, the changed settings, the fastest, assumptions, the cost."""
     sentences = [_check_words(result)]
     if result.overrides:
-        sentences.append(
-            f"Changed: {listed(result.overrides)}. The change applies to every row but the "
-            "recorded one."
-        )
+        where = "The change applies to every row but the recorded one."
+        sentences.append(f"Changed: {listed(result.overrides)}. {where}")
     sentences.append(_fastest_words(result))
     sentences.extend(
         f"Assumed for {outcome.planner}: {'; '.join(outcome.assumptions)}."

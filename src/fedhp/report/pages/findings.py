@@ -59,18 +59,13 @@ def result_sentences(comparison: Comparison) -> list[str]:
     mean = f" (means of {seeds} seeds)" if seeds > 1 else ""
     doubts = _not_certain(comparison, target, name)
     start = "Lowest mean time to" if doubts and seeds > 1 else "First to"
-    sentences = [
-        f"{start} {goal}{mean}: {name}, after {seconds(first)} of virtual time{some}{doubts}."
-    ]
+    best = f"{start} {goal}{mean}: {name}, after {seconds(first)} of virtual time{some}{doubts}."
     later = []
     for _, time, other, which in rest:
         longer = f", {time / first:.1f} times as long" if first and time / first >= 1.05 else ""
         later.append(f"{other} after {seconds(time)}{which}{longer}")
-    if later:
-        sentences.append(f"Then {'; '.join(later)}.")
-    if missed:
-        sentences.append(f"Not reached by {listed(missed)}.")
-    return sentences
+    then = [f"Then {'; '.join(later)}."] if later else []
+    return [best, *then, *([f"Not reached by {listed(missed)}."] if missed else [])]
 
 
 def _not_certain(comparison: Comparison, target: str, best: str) -> str:
@@ -93,6 +88,7 @@ def _not_certain(comparison: Comparison, target: str, best: str) -> str:
 
 def _final_words(comparison: Comparison) -> str:
     """The final results, best first, where no target was reached."""
+    metric = comparison.metric
     finals = [
         (float(np.mean(values)), group.name)
         for group in comparison.groups
@@ -100,26 +96,22 @@ def _final_words(comparison: Comparison) -> str:
     ]
     if not finals:
         return "No run has finished; the results so far are drawn as thin lines."
-    ranked = [
-        f"{name} {score(value, comparison.metric)}" for value, name in sorted(finals, reverse=True)
-    ]
+    ranked = [f"{name} {score(value, metric)}" for value, name in sorted(finals, reverse=True)]
     start = "No target was reached" if comparison.targets else "No target was set"
     meaning = final_meaning(
         run.summary.final_tests for group in comparison.groups for run in group.finished
     )
-    return f"{start}. Final test {comparison.metric} ({meaning}): {', '.join(ranked)}."
+    return f"{start}. Final test {metric} ({meaning}): {', '.join(ranked)}."
 
 
 def world_words(run: RunReader) -> str:
-    """How much workers and links differ."""
     parts = [_speed_words(read_worker_rows(run))]
     speed, unit = bandwidth_of(run)
     known = finite(speed)
     if known.size and varies(speed):
-        parts.append(
-            f"Bandwidths at the starts of rounds range from {number(float(known.min()))} to "
-            f"{number(float(known.max()))} {unit}, mean {number(float(known.mean()))}."
-        )
+        low, high, mean = (number(float(v)) for v in (known.min(), known.max(), known.mean()))
+        span = f"from {low} to {high} {unit}, mean {mean}"
+        parts.append(f"Bandwidths at the starts of rounds range {span}.")
     elif known.size:
         parts.append(f"Every link has {number(float(known[0]))} {unit} all the time.")
     if run.meta("experiment")["world"]["bandwidth"]["per"] == "link" and varies(speed):
@@ -151,11 +143,9 @@ def topology_words(run: RunReader) -> str:
     rounds = run.table("rounds")
     used = rounds["links"]
     what = "transfer" if any(rounds["directed"]) else "link"
-    if min(used) == max(used):
-        text = f"{count(used[0], what)} in every round."
-    else:
-        mean = sum(used) / len(used)
-        text = f"{min(used)} to {max(used)} {what}s per round, {number(mean)} on average."
+    text, mean = f"{count(used[0], what)} in every round.", number(sum(used) / len(used))
+    if min(used) < max(used):
+        text = f"{min(used)} to {max(used)} {what}s per round, {mean} on average."
     note = selection_note(run)
     return f"{text} The record holds {note}." if note else text
 

@@ -35,8 +35,6 @@ DIGITS = re.compile(r"-?\d+\.\d{3,}")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page, with its entry in the navigation."""
-
     title: str  # plain text
     anchor: str  # what follows the # of its address
     body: str  # safe HTML
@@ -96,7 +94,6 @@ def figure_html(figure: Figure, *, name: str, caption: str, alt: str) -> str:
 
 
 def svg_html(svg: str, *, name: str, caption: str, alt: str) -> str:
-    """The same for a figure that is already drawn."""
     drawing = inline_svg(svg, prefix=slug(name), alt=alt)
     return (
         f'<figure id="figure-{slug(name)}">\n<div class="card">{drawing}</div>\n'
@@ -124,17 +121,17 @@ def table_html(
     for mark in marks.values():
         if mark not in CELL_MARKS:
             raise ValueError(f"unknown mark {mark!r}; allowed: {', '.join(CELL_MARKS)}")
-    names = [_classes("num" if column in numeric else "") for column in range(len(header))]
+    names = ["num" if column in numeric else "" for column in range(len(header))]
     hints = [f' title="{escape(text)}"' if text else "" for text in meanings] or [""] * len(header)
     head = "".join(
-        f'<th scope="col"{names[column]}{hints[column]}>{_cell(text)}</th>'
-        for column, text in enumerate(header)
+        f'<th scope="col"{_classes(name)}{hint}>{_cell(text)}</th>'
+        for text, name, hint in zip(header, names, hints, strict=True)
     )
     lines = []
     for index, row in enumerate(rows):
         cells = []
         for column, text in enumerate(row):
-            kind = _classes("num" if column in numeric else "", marks.get((index, column), ""))
+            kind = _classes(names[column], marks.get((index, column), ""))
             tag, scope = ("th", ' scope="row"') if column == 0 else ("td", "")
             cells.append(f"<{tag}{scope}{kind}>{_cell(text)}</{tag}>")
         lines.append(f"<tr>{''.join(cells)}</tr>\n")
@@ -195,7 +192,6 @@ class PageFigures:
         self.paths: list[Path] = []
 
     def show(self, figure: Figure, *, name: str, caption: str, alt: str) -> str:
-        """A figure for the page, as HTML with its number."""
         self._shown += 1
         name = self._unique(name + self.suffix)
         self.names[name] = f"{self._word} {self._shown}"
@@ -231,10 +227,9 @@ def inline_svg(svg: str, *, prefix: str, alt: str) -> str:
     text = ElementTree.tostring(root, encoding="unicode")
     referenced = set(re.findall(r'(?:url\(|href=")#([^")]+)', text))
     for element in list(root.iter()):
-        _simplify(element)
+        _simplify(element, prefix, referenced)
         for child in [child for child in element if _local_name(child.tag) in LEFT_OUT]:
             element.remove(child)
-        _rename_ids(element, prefix, referenced)
     _, _, width, height = (float(part) for part in root.attrib["viewBox"].split())
     content = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
     size = f'width="{SVG_SCALE * PIXELS * width:.0f}" height="{SVG_SCALE * PIXELS * height:.0f}"'
@@ -252,28 +247,24 @@ def _local_name(tag: str) -> str:
     return tag.rpartition("}")[2]
 
 
-def _simplify(element: ElementTree.Element) -> None:
+def _simplify(element: ElementTree.Element, prefix: str, referenced: set[str]) -> None:
     element.tag = _local_name(element.tag)
-    for key in list(element.attrib):
-        value = element.attrib.pop(key)
+    attributes = {_local_name(key): value for key, value in element.attrib.items()}
+    own = attributes.pop("id", None)
+    for key, value in attributes.items():
         if key in COORDINATES:
             # A hundredth of a point is less than any screen or printer shows.
             value = DIGITS.sub(lambda match: f"{float(match[0]):.2f}", value)
-            value = " ".join(value.split())
-        element.attrib[_local_name(key)] = value
-
-
-def _rename_ids(element: ElementTree.Element, prefix: str, referenced: set[str]) -> None:
-    own = element.attrib.pop("id", None)
-    if own in referenced:
-        element.attrib["id"] = f"{prefix}-{own}"
-    for key, value in element.attrib.items():
-        if key == "href" and value.startswith("#"):
-            element.attrib[key] = f"#{prefix}-{value[1:]}"
+            attributes[key] = " ".join(value.split())
         elif key == "href":
-            element.attrib[key] = "".join(value.split())
-        elif "url(#" in value:
-            element.attrib[key] = value.replace("url(#", f"url(#{prefix}-")
+            local = f"#{prefix}-{value[1:]}" if value.startswith("#") else "".join(value.split())
+            attributes[key] = local
+        else:
+            attributes[key] = value.replace("url(#", f"url(#{prefix}-")
+    if own in referenced:
+        attributes["id"] = f"{prefix}-{own}"
+    element.attrib.clear()
+    element.attrib.update(attributes)
 
 
 STYLE = """\

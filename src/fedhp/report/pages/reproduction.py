@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,7 @@ from fedhp.report.claims.judging import (
 )
 from fedhp.report.claims.paper import ABSTRACT, paper_verdicts
 from fedhp.report.claims.runs import SuiteRuns, read_suite_runs
-from fedhp.report.export import (
-    ExportedRun,
-    Types,
-    save_record_tables,
-    save_summaries,
-    save_text,
-)
+from fedhp.report.export import ExportedRun, Types, save_record_tables, save_summaries, save_text
 from fedhp.report.figures.paper import FigureText, draw_figure
 from fedhp.report.figures.style import save_figure
 from fedhp.report.formatting import MISSING, listed
@@ -67,8 +62,6 @@ SUITE_OWNER: Types = {"data": "TEXT", "skew": "REAL", "algorithm": "TEXT", "seed
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """The verdicts, and the page that shows them."""
-
     page: Path
     paper: list[JudgedClaim]
     acceptance: list[JudgedClaim]
@@ -88,14 +81,12 @@ class Reproduction:
             "FedHP has the deadline rule fill; values of other algorithms are their own. "
             f"{FINAL} The paper's own claims: {count_words(self.paper)}"
         )
-        rows = []
-        for judged in self.acceptance:
-            claim, verdict = judged.claim, judged.verdict
-            values = "\n".join(verdict.ours_lines or verdict.reasons)
-            rows.append([claim.text, claim.paper, verdict.status, values])
         return ProseTable(
             *("claim", "bar", "verdict", "our values"),
-            rows=rows,
+            rows=[
+                [claim.text, claim.paper, verdict.status, "\n".join(_values(verdict))]
+                for claim, verdict in ((judged.claim, judged.verdict) for judged in self.acceptance)
+            ],
             title="What we require: does it hold?",
             caption=caption,
         )
@@ -123,9 +114,8 @@ def save_reproduction(suite: Suite, texts: Mapping[str, FigureText], folder: Pat
     save_text(folder / "verdicts.md", claims_markdown([*acceptance, *paper]))
     verdicts_json = {"paper": claims_json(paper), "acceptance": claims_json(acceptance)}
     save_text(folder / "verdicts.json", json.dumps(verdicts_json))
-    html = render_page(
-        title=f"FedHP reproduced: profile {suite.profile}", lead=LEAD, sections=sections
-    )
+    title = f"FedHP reproduced: profile {suite.profile}"
+    html = render_page(title=title, lead=LEAD, sections=sections)
     return Reproduction(save_text(folder / PAGE_FILE, html), paper, acceptance)
 
 
@@ -133,32 +123,30 @@ def verdicts_html(
     suite: Suite, *, paper: Sequence[JudgedClaim], required: Sequence[JudgedClaim]
 ) -> str:
     """What we require in one small table, then the paper's claims by figure."""
-    return "\n".join(
-        [
-            text_html(HOW_JUDGED),
-            _requirement_table(suite, required),
-            details_html(
-                "The same with reasons, and with FedHP's other deadline rule",
-                _claim_table(required),
-            ),
-            text_html(f"The paper's own claims: {count_words(paper)}"),
-            *_claims_by_figure(paper),
-        ]
-    )
+    same = "The same with reasons, and with FedHP's other deadline rule"
+    parts = [
+        text_html(HOW_JUDGED),
+        _requirement_table(suite, required),
+        details_html(same, _claim_table(required)),
+        text_html(f"The paper's own claims: {count_words(paper)}"),
+    ]
+    for figure in dict.fromkeys(judged.claim.figure for judged in paper):
+        claims = [judged for judged in paper if judged.claim.figure == figure]
+        name = "Abstract" if figure == ABSTRACT else f"Figure {figure.removeprefix('fig')}"
+        parts.append(details_html(f"{name}: {count_words(claims)}", _claim_table(claims)))
+    return "\n".join(parts)
 
 
 def _requirement_table(suite: Suite, required: Sequence[JudgedClaim]) -> str:
     """A row per requirement, a column per data set that was run often enough for verdicts."""
     verdicts = {judged.claim.id: judged.verdict for judged in required}
-    by_set = {
-        key: [verdicts[id_] for r in REQUIREMENTS if (id_ := f"{r.id}-{key}") in verdicts]
+    statuses = {
+        key: {verdicts[id_].status for r in REQUIREMENTS if (id_ := f"{r.id}-{key}") in verdicts}
         for key in suite.sets
     }
-    decided = [
-        key for key, of_set in by_set.items() if any(v.status in STATUS_MARKS for v in of_set)
-    ]
-    keys = decided or [key for key, of_set in by_set.items() if of_set]
-    others = [suite.sets[key].title for key in by_set if by_set[key] and key not in keys]
+    judged = [key for key in suite.sets if statuses[key]]
+    keys = [key for key in judged if statuses[key] & STATUS_MARKS.keys()] or judged
+    others = [suite.sets[key].title for key in judged if key not in keys]
     rows: list[list[str]] = []
     marks: dict[tuple[int, int], str] = {}
     for requirement in REQUIREMENTS:
@@ -176,16 +164,11 @@ def _requirement_table(suite: Suite, required: Sequence[JudgedClaim]) -> str:
 
 
 def _short(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return MISSING
-    return "\n".join([verdict.status, *(verdict.ours_lines or verdict.reasons)])
+    return "\n".join([verdict.status, *_values(verdict)]) if verdict else MISSING
 
 
-def _claims_by_figure(paper: Sequence[JudgedClaim]) -> Iterator[str]:
-    for figure in dict.fromkeys(judged.claim.figure for judged in paper):
-        claims = [judged for judged in paper if judged.claim.figure == figure]
-        name = "Abstract" if figure == ABSTRACT else f"Figure {figure.removeprefix('fig')}"
-        yield details_html(f"{name}: {count_words(claims)}", _claim_table(claims))
+def _values(verdict: Verdict) -> Sequence[str]:
+    return verdict.ours_lines or verdict.reasons
 
 
 def _claim_table(judged_claims: Sequence[JudgedClaim]) -> str:
@@ -207,12 +190,8 @@ def _claim_table(judged_claims: Sequence[JudgedClaim]) -> str:
 def _setting_section(suite: Suite, suite_runs: SuiteRuns) -> Section:
     rows = []
     for data_set in suite.sets.values():
-        runs = [
-            run
-            for (data, _, _), of_key in suite_runs.by_key.items()
-            if data == data_set.key
-            for run in of_key
-        ]
+        of_set = [runs for key, runs in suite_runs.by_key.items() if key[0] == data_set.key]
+        runs = list(chain.from_iterable(of_set))
         seeds = sorted({run.summary.seed for run in runs})
         note = data_set.note or "as in the paper"
         if data_set.key in suite.missing:
@@ -232,11 +211,9 @@ def _draw(
 ) -> str:
     """Save the drawings of a figure; returns them as HTML."""
     body = ""
-    for drawing in draw_figure(figure, text, suite=suite, runs=runs):
-        save_figure(drawing.figure, out, drawing.name)
-        body += figure_html(
-            drawing.figure, name=drawing.name, caption=drawing.caption, alt=drawing.alt
-        )
+    for drawn in draw_figure(figure, text, suite=suite, runs=runs):
+        save_figure(drawn.figure, out, drawn.name)
+        body += figure_html(drawn.figure, name=drawn.name, caption=drawn.caption, alt=drawn.alt)
     return body
 
 
@@ -255,11 +232,8 @@ def _examined_runs(runs: SuiteRuns) -> list[Path]:
     """One run of FedHP and one of a rival, at the highest non-IID level there is."""
     hardest = max(skew for _, skew, _ in runs.by_key)
     data = next(data for data, skew, _ in runs.by_key if skew == hardest)
-    folders = [
-        of_label[0].folder
-        for label in EXAMINED
-        if (of_label := runs.runs(data, label, skew=hardest))
-    ]
+    of_labels = [runs.runs(data, label, skew=hardest) for label in EXAMINED]
+    folders = [of_label[0].folder for of_label in of_labels if of_label]
     return folders or [next(iter(runs.by_key.values()))[0].folder]
 
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from html import escape
+from itertools import zip_longest
 from pathlib import Path
 
 from fedhp.record.reader import RunReader, RunSummary, find_runs
@@ -42,7 +43,6 @@ from fedhp.report.figures.run import (
     world,
 )
 from fedhp.report.formatting import (
-    MISSING,
     count,
     data_size,
     final_meaning,
@@ -51,14 +51,7 @@ from fedhp.report.formatting import (
     score,
     seconds,
 )
-from fedhp.report.groups import (
-    Batch,
-    Comparison,
-    RunEntry,
-    SortedRuns,
-    read_comparison,
-    sort_runs,
-)
+from fedhp.report.groups import Batch, Comparison, RunEntry, SortedRuns, read_comparison, sort_runs
 from fedhp.report.pages.findings import (
     result_sentences,
     round_words,
@@ -113,7 +106,8 @@ CONTENTS = {
 def run_sections(folders: Sequence[Path], *, figures: PageFigures | None = None) -> list[Section]:
     """The sections about these runs; `figures` with a folder also saves the figures."""
     runs = sort_runs(folders)
-    return _sections(runs, _comparisons(runs), PageFigures() if figures is None else figures)
+    comparisons = [read_comparison(batch.folders) for batch in runs.batches]
+    return _sections(runs, comparisons, figures or PageFigures())
 
 
 def report_folder(runs: Sequence[Path]) -> Path:
@@ -142,7 +136,7 @@ def save_report(
     """
     progress("reading")
     runs = sort_runs(folders)
-    comparisons = _comparisons(runs)
+    comparisons = [read_comparison(batch.folders) for batch in runs.batches]
     figures = PageFigures(
         out / "figures", drawn=lambda amount: progress(f"{count(amount, 'figure')} drawn")
     )
@@ -160,50 +154,44 @@ def save_report(
     return [save_text(out / PAGE_FILE, page), *figures.paths, *data]
 
 
-def _comparisons(runs: SortedRuns) -> list[Comparison]:
-    return [read_comparison(batch.folders) for batch in runs.batches]
-
-
 def _sections(
     runs: SortedRuns, comparisons: Sequence[Comparison], figures: PageFigures
 ) -> list[Section]:
-    return [
-        section
-        for index, (batch, comparison) in enumerate(zip(runs.batches, comparisons, strict=True))
-        for section in _batch_sections(batch, comparison, figures, index=index)
-    ]
+    sections = []
+    for number, (batch, comparison) in enumerate(zip(runs.batches, comparisons, strict=True), 1):
+        figures.suffix = f"-{number}" if number > 1 else ""  # keeps names and anchors unique
+        name = f": {batch.name}" if batch.name else ""
+        sections += [
+            Section(title + name, anchor + figures.suffix, body)
+            for anchor, title, body in _batch_sections(batch, comparison, figures)
+        ]
+    return sections
 
 
 def _batch_sections(
-    batch: Batch, comparison: Comparison, figures: PageFigures, *, index: int
-) -> list[Section]:
-    """The sections of one batch; `index` makes the names of several batches unique."""
+    batch: Batch, comparison: Comparison, figures: PageFigures
+) -> list[tuple[str, str, str]]:
+    """Anchor, title and body of the sections of one batch."""
     runs = batch.representative_runs()
-    figures.suffix = f"-{index + 1}" if index else ""
     result = "Comparison" if len(batch.runs) > 1 else "Result"
 
     def per_label(draw: Callable[[RunEntry, PageFigures], str]) -> str:
         return _folded([(run.title, draw(run, figures)) for run in runs])
 
-    bodies: dict[str, tuple[str, str]] = {
-        "result": (result, _result(comparison, figures) + _behind(runs)),
-        "world": ("Devices and links", _world(runs[0], figures)),
-        "topology": ("Topology", per_label(_topology)),
-        "round": ("Time in a round", _rounds(runs, figures)),
-        "steps": ("Local steps", per_label(_steps)),
-        "decisions": ("Decisions and reasons", _decisions(runs)),
-        "settings": ("Settings and runs", _settings(batch, comparison)),
-    }
-    name = f": {batch.name}" if batch.name else ""
     return [
-        Section(title + name, anchor + figures.suffix, body)
-        for anchor, (title, body) in bodies.items()
+        ("result", result, _result(comparison, figures) + _behind(runs)),
+        ("world", "Devices and links", _world(runs[0], figures)),
+        ("topology", "Topology", per_label(_topology)),
+        ("round", "Time in a round", _rounds(runs, figures)),
+        ("steps", "Local steps", per_label(_steps)),
+        ("decisions", "Decisions and reasons", _decisions(runs)),
+        ("settings", "Settings and runs", _settings(batch, comparison)),
     ]
 
 
 def _title(batches: Sequence[Batch]) -> str:
-    titles = {run.label: run.title for batch in batches for run in batch.representative_runs()}
-    names = list(titles.values())
+    labels = {run.label: run.title for batch in batches for run in batch.representative_runs()}
+    names = list(labels.values())
     runs = [run for batch in batches for run in batch.runs]
     if len(runs) == 1:
         return runs[0].name
@@ -249,14 +237,13 @@ def _result(comparison: Comparison, figures: PageFigures) -> str:
     summaries = [run.summary for group in comparison.groups for run in group.runs]
     names_by_label = {group.label: group.title for group in comparison.groups}
     grid = comparison_grid(summaries, names=names_by_label)
-    rows = [[cell.text for cell in row] for row in grid.rows]
     marks = {
         (i, j): "good" for i, row in enumerate(grid.rows) for j, cell in enumerate(row) if cell.best
     }
     table = table_html(
         grid.headers,
-        rows,
-        caption="; ".join(filter(None, [grid.caption, grid.bold_caption])),
+        [[cell.text for cell in row] for row in grid.rows],
+        caption=grid.full_caption,
         numeric=range(1, len(grid.headers)),
         marks=marks,
         meanings=grid.meanings,
@@ -277,41 +264,33 @@ def _result(comparison: Comparison, figures: PageFigures) -> str:
             alt=f"Curves and bars that compare {names}; the numbers are in the table above.",
         ),
     ]
-    columns = [
-        figures.show(
-            accuracy_over_rounds(comparison),
-            name="accuracy_over_rounds",
-            caption=f"Test {comparison.metric} over rounds, which take different times.",
-            alt=f"Test {comparison.metric} over rounds of {names}.",
-        )
-    ]
+    row = figures.show(
+        accuracy_over_rounds(comparison),
+        name="accuracy_over_rounds",
+        caption=f"Test {comparison.metric} over rounds, which take different times.",
+        alt=f"Test {comparison.metric} over rounds of {names}.",
+    )
     if len(comparison.targets) > 1 and len(comparison.groups) > 1:
-        columns.append(
-            figures.show(
-                time_to_target(comparison),
-                name="time_to_target",
-                caption="Virtual time until each target is reached for the first time.",
-                alt=f"Bars of the time to each target for {names}.",
-            )
+        row += figures.show(
+            time_to_target(comparison),
+            name="time_to_target",
+            caption="Virtual time until each target is reached for the first time.",
+            alt=f"Bars of the time to each target for {names}.",
         )
     elif comparison.targets:
         figures.save_only(time_to_target(comparison), name="time_to_target")
-    for name, draw in (
-        ("accuracy_over_time", accuracy_over_time),
-        ("waiting_time", waiting_time),
-        ("local_steps", local_steps),
-    ):
-        figures.save_only(draw(comparison), name=name)
-    return "\n".join([*parts, f'<div class="row">{"".join(columns)}</div>'])
+    figures.save_only(accuracy_over_time(comparison), name="accuracy_over_time")
+    figures.save_only(waiting_time(comparison), name="waiting_time")
+    figures.save_only(local_steps(comparison), name="local_steps")
+    return "\n".join([*parts, f'<div class="row">{row}</div>'])
 
 
 def _paired_table(summaries: Sequence[RunSummary], names: Mapping[str, str]) -> str:
     """The verdicts of the runs paired by seed; empty where there is nothing to compare."""
-    pairs = comparison_pairs(summaries)
-    if not pairs:
-        return ""
     metric = summaries[0].metric
-    rows = [pair_cells(paired, metric, names) for paired in pairs]
+    rows = [pair_cells(paired, metric, names) for paired in comparison_pairs(summaries)]
+    if not rows:
+        return ""
     return table_html(
         ("pair", "number", "first compared with second", "verdict on the first"),
         rows,
@@ -324,26 +303,23 @@ def _class_table(comparison: Comparison) -> str:
     """The result of every class, the mean over the finished seeds; empty if not tested."""
     means = {}
     for group in comparison.groups:
-        tested = [run.summary.class_accuracy for run in group.finished]
-        by_class = [classes for classes in tested if classes]
-        if by_class:
-            means[group.name] = class_means(by_class)
-    classes = max(map(len, means.values()), default=0)
-    if not classes:
+        tested = [c for run in group.finished if (c := run.summary.class_accuracy)]
+        if tested:
+            means[group.name] = class_means(tested)
+    by_class = list(zip_longest(*means.values()))  # None, which is missing, for unknown classes
+    if not by_class:
         return ""
-    columns = [
-        [score(v, comparison.metric, unit=False) for v in values]
-        + [MISSING] * (classes - len(values))
-        for values in means.values()
+    rows = [
+        [str(index), *(score(value, comparison.metric, unit=False) for value in values)]
+        for index, values in enumerate(by_class)
     ]
-    rows = [[str(index), *row] for index, row in enumerate(zip(*columns, strict=True))]
     table = table_html(
         ("class", *(f"{name}\n%" for name in means)),
         rows,
         caption="Accuracy by class: mean of the workers, final as in the table above.",
         numeric=range(1, len(means) + 1),
     )
-    return details_html(f"Accuracy of each of {count(classes, 'class', 'classes')}", table)
+    return details_html(f"Accuracy of each of {count(len(rows), 'class', 'classes')}", table)
 
 
 def _world(entry: RunEntry, figures: PageFigures) -> str:
@@ -375,23 +351,21 @@ def _topology(entry: RunEntry, figures: PageFigures) -> str:
         dense = max(len(each.pairs) for each in links) > CROWDED and not selection_note(run)
         tables = link_maps(run, rounds) if dense else None
     same = ", the same in the first, the middle and the last round" if fixed and last > 1 else ""
-    name = entry.title
     shown = figures.show(
         figure,
         name=f"topology_{entry.label}",
         caption=f"{entry.name}: links in use{same}; wider lines are faster. {words}",
-        alt=f"Workers on a circle, joined by the links that {name} uses. {words}",
+        alt=f"Workers on a circle, joined by the links that {entry.title} uses. {words}",
     )
     if tables is None:
         return shown
-    directed = any(each.directed for each in links)
-    way = " Each row receives from the columns." if directed else ""
+    way = " Each row receives from the columns." if any(each.directed for each in links) else ""
     return shown + figures.show(
         tables,
         name=f"links_{entry.label}",
         caption=f"{entry.name}: the same links pair by pair, coloured by their speed; white: no "
         f"link. Workers are ordered by device kind and speed, the fastest first.{way}",
-        alt=f"Tables of all pairs of workers that show the links {name} uses. {words}",
+        alt=f"Tables of all pairs of workers that show the links {entry.title} uses. {words}",
     )
 
 
@@ -423,7 +397,6 @@ def _rounds(entries: Sequence[RunEntry], figures: PageFigures) -> str:
 
 
 def _timeline_key(shown: Sequence[RunEntry]) -> str:
-    """How to read the bars of a timeline."""
     keys = {
         False: "First its local steps, then its slowest link, then waiting for the others; with a "
         "group average it trains while its model is on the way. A dot marks the worker "
@@ -465,21 +438,16 @@ def decision_log(run: RunReader) -> str:
     """Some rounds in words, chosen evenly with the first and the last, each folded."""
     last = check_round(run, None)
     chosen = [row + 1 for row in spread_evenly(last, LOG_ROUNDS)]
-    parts = [_logged_round(run, round_index) for round_index in chosen]
+    parts = []
+    for index in chosen:
+        first, *others = explain_round(run, index)
+        texts = [f"<h4>{escape(p.heading)}</h4>\n{text_html(p.text)}" for p in others]
+        body = "\n".join([text_html(first.text), *texts])
+        parts.append(details_html(round_line(read_round(run, index)), body))
     some = f"{len(chosen)} of {count(last, 'round')}. Any other" if len(chosen) < last else ""
     command = f"<code>{escape(f'fedhp explain {run.folder} --round N')}</code>"
     note = f"{some or 'The same'} in a terminal: {command}"
     return "\n".join([*parts, f'<p class="quiet">{note}</p>'])
-
-
-def _logged_round(run: RunReader, round_index: int) -> str:
-    first, *paragraphs = explain_round(run, round_index)
-    parts = [text_html(first.text)]
-    parts += [
-        f"<h4>{escape(paragraph.heading)}</h4>\n{text_html(paragraph.text)}"
-        for paragraph in paragraphs
-    ]
-    return details_html(round_line(read_round(run, round_index)), "\n".join(parts))
 
 
 def _folded(parts: Sequence[tuple[str, str]], *, shown: int = OPEN_LABELS) -> str:
@@ -513,25 +481,18 @@ def _settings(batch: Batch, comparison: Comparison) -> str:
 
 def _algorithm(entry: RunEntry) -> str:
     settings = ", ".join(f"{k} = {v}" for k, v in entry.algorithm.items() if k != "name")
-    name = label_name(entry.algorithm["name"])
-    return f"{name} ({settings})" if settings else name
+    return label_name(entry.algorithm["name"]) + (f" ({settings})" if settings else "")
 
 
 def _run_rows(comparison: Comparison) -> list[list[str]]:
     rows = []
-    for group in comparison.groups:
-        for curves in group.runs:
-            summary = curves.summary
-            with RunReader(curves.folder) as run:
-                took, memory = run.meta("seconds"), run.meta("peak_memory")
-            final = score(summary.final_accuracy, summary.metric)
-            rows.append(
-                [
-                    *(str(curves.folder), group.label, str(summary.seed), summary.status),
-                    *(str(summary.rounds), seconds(summary.completion_time), final),
-                    *(summary.digest[:12], seconds(took), data_size(memory)),
-                ]
-            )
+    for label, curves in ((group.label, run) for group in comparison.groups for run in group.runs):
+        summary = curves.summary
+        with RunReader(curves.folder) as run:
+            cost = seconds(run.meta("seconds")), data_size(run.meta("peak_memory"))
+        row = [str(curves.folder), label, str(summary.seed), summary.status, str(summary.rounds)]
+        row += [seconds(summary.completion_time), score(summary.final_accuracy, summary.metric)]
+        rows.append([*row, summary.digest[:12], *cost])
     return rows
 
 
