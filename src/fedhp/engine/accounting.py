@@ -14,14 +14,14 @@ import numpy as np
 
 from fedhp.algorithms import Observation
 from fedhp.algorithms.plan_checks import MOST_STEPS
-from fedhp.config import Experiment, TrainingConfig
+from fedhp.config import Experiment
 from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
 from fedhp.exchange import Exchanged
 from fedhp.exchange.base import Moment
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, PlannedRound, first_reports
-from fedhp.timing import PROBE_BATCHES, ROUNDING, Network, timing
+from fedhp.timing import PROBE_BATCHES, ROUNDING, mean_bandwidth, timing
 from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord, Timing
 from fedhp.world import World
 
@@ -208,25 +208,6 @@ def _group_timing(
     return replace(times, waiting_time=round_time - times.worker_time, round_time=round_time)
 
 
-def mean_bandwidth(network: Network) -> FloatArray:
-    """Bytes per second of every worker; its mean over (known) links where they differ, [N]."""
-    bandwidth = network.bandwidth
-    if bandwidth.ndim == 2:
-        others = ~np.eye(len(bandwidth), dtype=np.bool_)
-        bandwidth = np.array(
-            [
-                row[mask].mean() if mask.any() else row.mean()
-                for row, mask in zip(bandwidth, others, strict=True)
-            ]
-        )
-    elif network.known is not None:
-        ends, twice = network.known.links.T.ravel(), np.tile(network.known.bandwidth, 2)
-        count = np.bincount(ends, minlength=len(bandwidth))
-        total = np.bincount(ends, weights=twice, minlength=len(bandwidth))
-        bandwidth = np.where(count > 0, total / np.maximum(count, 1), bandwidth)
-    return np.asarray(bandwidth / 8)
-
-
 def check_clock(clock: float, timing: Timing, experiment: Experiment, *, round_index: int) -> None:
     """Stop before virtual time runs too far ahead of the links, which move by intervals."""
     interval = experiment.world.bandwidth.interval
@@ -255,26 +236,4 @@ def check_evaluation(record: RoundRecord) -> None:
             allowed="a metric that is a finite number for every model",
             fix=f"lower the learning rate (it was {record.learning_rate:g} in this round), "
             "or correct the metric of your own task",
-        )
-
-
-def check_finite(
-    loss: FloatArray,
-    norms: FloatArray,
-    *,
-    worked: BoolArray,
-    round_index: int,
-    learning_rate: float,
-    training: TrainingConfig,
-) -> None:
-    """Stop a run in which a model is not finite any more."""
-    bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
-    if len(bad):
-        # What multiplies the weights themselves: a step overshoots where it is large, too.
-        pulls = [("proximal", training.proximal), ("weight_decay", training.weight_decay)]
-        raise Diverged(
-            f"round {round_index}: the model of worker {bad[0]} diverged "
-            f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
-            fix=f"lower the learning rate (it was {learning_rate:g} in this round)"
-            + "".join(f", or training.{name} ({value:g})" for name, value in pulls if value),
         )

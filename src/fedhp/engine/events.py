@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
-from fedhp.engine.accounting import Stopwatch, check_clock, check_finite, mean_bandwidth
+from fedhp.engine.accounting import Stopwatch, check_clock
 from fedhp.engine.executor import (
     EventExecutor,
     LocalTraining,
@@ -35,10 +35,12 @@ from fedhp.exchange.mailbox import (
     stored_mail,
 )
 from fedhp.exchange.post import Post
+from fedhp.learn.local import check_finite
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext, serving_of
 from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
+from fedhp.timing import mean_bandwidth
 from fedhp.types import (
     BoolArray,
     FloatArray,

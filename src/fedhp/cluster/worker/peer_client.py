@@ -370,7 +370,7 @@ class PeerClient:
         """The answer comes from the peer that was asked, and names the attempt of the request."""
         guard = self._session.guard
         guard.check(chunk.envelope, peer=peer.name, roles=WORKERS_ONLY, rule=CALL_RULES[call])
-        if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(request):
+        if Attempt.from_wire(chunk.envelope) != Attempt.from_wire(request):
             raise Refused("kind", "the answer belongs to another request")
 
     async def _finish(

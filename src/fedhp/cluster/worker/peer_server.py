@@ -263,7 +263,7 @@ class PeerService:
             _check_not_swapping(learner)
             # Once more: the same ticket may have been used, or its caller removed, meanwhile.
             self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
-            self._session.tickets.swapped(peer, Attempt.from_envelope(first.envelope), first.ticket)
+            self._session.tickets.swapped(peer, Attempt.from_wire(first.envelope), first.ticket)
             mine = learner.current()
             learner.average(theirs)
             self._session.note(events.Averaged(peer))
@@ -287,7 +287,7 @@ class PeerService:
             check_first_chunk(first, encodings=GROUP_STREAMS)
             purpose = (TicketPurpose.AVERAGE, INITIAL)
             self._check_partner(caller.name, first.envelope, first.ticket, purpose)
-            attempt = Attempt.from_envelope(first.envelope)
+            attempt = Attempt.from_wire(first.envelope)
             try:
                 node = await self._average.take(
                     attempt, child=caller.name, patience=AVERAGE_SECONDS
@@ -396,7 +396,7 @@ class PeerService:
         """Only a partner that the coordinator named for this attempt, which is returned, gets
         anything."""
         purpose, version = subject
-        attempt, own = Attempt.from_envelope(envelope), self._session.attempt
+        attempt, own = Attempt.from_wire(envelope), self._session.attempt
         self._session.tickets.check(
             ticket,
             run=self._session.guard.run or "",
@@ -415,7 +415,7 @@ class PeerService:
 
     def _reply_to(self, message: wire.Chunk) -> wire.Envelope:
         """An envelope that names the attempt of the question; made just before it is sent."""
-        return self._session.envelope(Attempt.from_envelope(message.envelope))
+        return self._session.envelope(Attempt.from_wire(message.envelope))
 
     async def _trained_model(
         self, request: wire.PullRequest, peer: str, attempt: Attempt

@@ -31,10 +31,10 @@ from fedhp.cluster.coordinator.planning.planner import (
 )
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.columns import WORKER_COLUMNS
-from fedhp.engine.accounting import mean_bandwidth
 from fedhp.record.tensors import Arrays, pack, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, PlannedRound, Planner, first_reports
+from fedhp.timing import mean_bandwidth
 from fedhp.types import (
     BoolArray,
     FloatArray,
