@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
-from fedhp.engine.accounting import Stopwatch, check_clock
+from fedhp.engine.accounting import Stopwatch, check_clock, check_finite
 from fedhp.engine.executor import (
     EventExecutor,
     LocalTraining,
@@ -35,7 +35,6 @@ from fedhp.exchange.mailbox import (
     stored_mail,
 )
 from fedhp.exchange.post import Post
-from fedhp.learn.local import check_finite
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext, serving_of

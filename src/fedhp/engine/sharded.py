@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.algorithms.base import rule_of, traits_of
+from fedhp.engine.accounting import check_finite
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
@@ -44,7 +45,6 @@ from fedhp.exchange.mixing import pulls
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.group import fragment_columns, group_step
 from fedhp.learn.group_state import Columns, GroupUpdate
-from fedhp.learn.local import check_finite
 from fedhp.learn.topk import delta_share
 from fedhp.record.tensors import Arrays
 from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray

@@ -15,12 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhp.config import TrainingConfig
-from fedhp.errors import Diverged, Interrupted
+from fedhp.errors import Interrupted
 from fedhp.learn.optimizer import PLAIN_SGD, LocalSteps, Optimizer
 from fedhp.learn.params import Replica
 from fedhp.learn.task import Task, smoothed_loss
-from fedhp.types import BoolArray, FloatArray
 
 VARIANCE_BATCHES = 3
 Steer: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # gradients [n, D], rows [n, width] -> [n, D]
@@ -167,25 +165,3 @@ def sample_variance(gradients: Tensor) -> float:
     """Unbiased estimate of E||g - E g||^2 from gradients [k, d], k >= 2."""
     spread = gradients - gradients.mean(dim=0)
     return float(spread.double().pow(2).sum() / (len(gradients) - 1))
-
-
-def check_finite(
-    loss: FloatArray,
-    norms: FloatArray,
-    *,
-    worked: BoolArray,
-    round_index: int,
-    learning_rate: float,
-    training: TrainingConfig,
-) -> None:
-    """Stop a run in which a model is not finite any more."""
-    bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
-    if len(bad):
-        # What multiplies the weights themselves: a step overshoots where it is large, too.
-        pulls = [("proximal", training.proximal), ("weight_decay", training.weight_decay)]
-        raise Diverged(
-            f"round {round_index}: the model of worker {bad[0]} diverged "
-            f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
-            fix=f"lower the learning rate (it was {learning_rate:g} in this round)"
-            + "".join(f", or training.{name} ({value:g})" for name, value in pulls if value),
-        )

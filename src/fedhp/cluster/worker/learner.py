@@ -24,6 +24,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec, row_digest
 from fedhp.cluster.worker.model_store import ModelStore, StoredModel
 from fedhp.cluster.worker.tree_node import NodeRows
+from fedhp.engine.accounting import check_finite
 from fedhp.engine.executor import LocalTraining
 from fedhp.engine.prepare import Prepared, ShardSpec
 from fedhp.engine.shard.groups import Groups
@@ -31,7 +32,7 @@ from fedhp.engine.shard.shard import Shard
 from fedhp.graph import directed_weights
 from fedhp.learn.group import fragment_columns
 from fedhp.learn.group_state import GROUP_STATE, Columns, GroupUpdate
-from fedhp.learn.local import Estimate, check_finite
+from fedhp.learn.local import Estimate
 from fedhp.learn.params import Layout
 from fedhp.types import IntArray
 
