@@ -217,3 +217,22 @@ def timing(compute_time: FloatArray, communication_time: FloatArray, present: Bo
         waiting_time=round_time - worker_time,
         round_time=round_time,
     )
+
+
+def mean_bandwidth(network: Network) -> FloatArray:
+    """Bytes per second of every worker; its mean over (known) links where they differ, [N]."""
+    bandwidth = network.bandwidth
+    if bandwidth.ndim == 2:
+        others = ~np.eye(len(bandwidth), dtype=np.bool_)
+        bandwidth = np.array(
+            [
+                row[mask].mean() if mask.any() else row.mean()
+                for row, mask in zip(bandwidth, others, strict=True)
+            ]
+        )
+    elif network.known is not None:
+        ends, twice = network.known.links.T.ravel(), np.tile(network.known.bandwidth, 2)
+        count = np.bincount(ends, minlength=len(bandwidth))
+        total = np.bincount(ends, weights=twice, minlength=len(bandwidth))
+        bandwidth = np.where(count > 0, total / np.maximum(count, 1), bandwidth)
+    return np.asarray(bandwidth / 8)

@@ -35,7 +35,7 @@ class Forger:
 
     async def Pull(self, request: wire.PullRequest, context: Any) -> None:
         asked = request.envelope
-        envelope = self._envelopes.make(run=asked.run, attempt=Attempt.from_envelope(asked))
+        envelope = self._envelopes.make(run=asked.run, attempt=Attempt.from_wire(asked))
         row = np.full(self._codec.width, 0.25, dtype=np.float32)  # a good model in every other way
         for chunk in self._codec.encode(row).chunks(envelope):
             await context.write(chunk)

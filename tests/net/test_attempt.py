@@ -24,7 +24,7 @@ def test_attempts_are_in_order() -> None:
 def test_an_attempt_comes_back_from_every_form(attempt: Attempt) -> None:
     sent = wire.Stand.FromString(attempt.to_wire().SerializeToString())
     assert Attempt.from_wire(sent) == attempt
-    assert Attempt.from_envelope(Envelopes("w").make(attempt=attempt)) == attempt
+    assert Attempt.from_wire(Envelopes("w").make(attempt=attempt)) == attempt
     assert Attempt.from_facts(json.loads(json.dumps(attempt.to_facts()))) == attempt
     assert Attempt.from_list(json.loads(json.dumps(attempt.to_list()))) == attempt
 

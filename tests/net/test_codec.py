@@ -316,7 +316,7 @@ TEXTS: dict[str, bytes] = {
 def test_a_header_that_is_no_table_is_refused(case: str) -> None:
     text = TEXTS[case]
     assert len(text) <= CODEC.max_header["raw"]
-    data = len(text).to_bytes(8, "little") + text + b"\0" * CODEC.size("raw", 0)
+    data = len(text).to_bytes(8, "little") + text + b"\0" * CODEC.frame("raw", 0)[1]
     assert refused(stream(data)) == ("name" if case == "a number without end" else "header")
 
 

@@ -12,9 +12,8 @@ from fedhp.cluster.coordinator.planning.link_estimates import (
     Transfer,
     least_capacities,
 )
-from fedhp.engine.accounting import mean_bandwidth
 from fedhp.graph import full
-from fedhp.timing import Network
+from fedhp.timing import Network, mean_bandwidth
 
 
 def test_a_time_becomes_a_bandwidth_and_is_smoothed() -> None:

@@ -118,7 +118,7 @@ def test_a_report_goes_with_next_and_its_receipt_comes_with_the_order(
             coordinator.mixing(line(3), committed=INITIAL, attempt=FIRST)
             for worker in range(3):
                 report = await coordinator.report(worker)
-                assert Attempt.from_envelope(report.envelope) == FIRST
+                assert Attempt.from_wire(report.envelope) == FIRST
                 coordinator.finish(worker, INITIAL)
                 assert await federation.running[worker] == 0
                 (event,) = federation.events(worker, "reported")

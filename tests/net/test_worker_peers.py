@@ -128,7 +128,7 @@ class Crossing:
         mine = Envelopes("w1")
 
         def envelope() -> wire.Envelope:
-            return mine.make(run=first.run, attempt=Attempt.from_envelope(first))
+            return mine.make(run=first.run, attempt=Attempt.from_wire(first))
 
         model = self._codec.encode(np.zeros(self._codec.width, np.float32))
         identity = load_identity(self._coordinator.certificates, "w1")
@@ -185,7 +185,7 @@ class Poisoner:
     async def Pull(self, request: wire.PullRequest, context: Any) -> None:
         row = np.full(self._codec.width, np.nan, dtype=np.float32)
         asked = request.envelope
-        envelope = self._envelopes.make(run=asked.run, attempt=Attempt.from_envelope(asked))
+        envelope = self._envelopes.make(run=asked.run, attempt=Attempt.from_wire(asked))
         # The public way refuses to send such a model.
         for chunk in self._codec._encoded("raw", [row]).chunks(envelope):
             await context.write(chunk)

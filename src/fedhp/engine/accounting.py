@@ -20,7 +20,7 @@ from fedhp.exchange import Exchanged
 from fedhp.exchange.base import Moment
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import MOST_STEPS, Measured, PlannedRound, first_reports
-from fedhp.timing import PROBE_BATCHES, ROUNDING, Network, timing
+from fedhp.timing import PROBE_BATCHES, ROUNDING, mean_bandwidth, timing
 from fedhp.types import BoolArray, FloatArray, IntArray, Plan, Reports, RoundRecord, Timing
 from fedhp.world import World
 
@@ -204,25 +204,6 @@ def _group_timing(
     round_time += float(other_times[present].max(initial=0.0))
     times = timing(np.full(len(present), training) + other_times, communication, present)
     return replace(times, waiting_time=round_time - times.worker_time, round_time=round_time)
-
-
-def mean_bandwidth(network: Network) -> FloatArray:
-    """Bytes per second of every worker; its mean over (known) links where they differ, [N]."""
-    bandwidth = network.bandwidth
-    if bandwidth.ndim == 2:
-        others = ~np.eye(len(bandwidth), dtype=np.bool_)
-        bandwidth = np.array(
-            [
-                row[mask].mean() if mask.any() else row.mean()
-                for row, mask in zip(bandwidth, others, strict=True)
-            ]
-        )
-    elif network.known is not None:
-        ends, twice = network.known.links.T.ravel(), np.tile(network.known.bandwidth, 2)
-        count = np.bincount(ends, minlength=len(bandwidth))
-        total = np.bincount(ends, weights=twice, minlength=len(bandwidth))
-        bandwidth = np.where(count > 0, total / np.maximum(count, 1), bandwidth)
-    return np.asarray(bandwidth / 8)
 
 
 def check_clock(clock: float, timing: Timing, experiment: Experiment, *, round_index: int) -> None:

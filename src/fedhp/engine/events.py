@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
-from fedhp.engine.accounting import Stopwatch, check_clock, check_finite, mean_bandwidth
+from fedhp.engine.accounting import Stopwatch, check_clock, check_finite
 from fedhp.engine.executor import (
     EventExecutor,
     LocalTraining,
@@ -40,6 +40,7 @@ from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext, serving_of
 from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
+from fedhp.timing import mean_bandwidth
 from fedhp.types import (
     BoolArray,
     FloatArray,

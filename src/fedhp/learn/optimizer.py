@@ -7,7 +7,7 @@ AdamW; the gradient gets the proximal term of FedProx first, then it is clipped 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -42,6 +42,12 @@ class Optimizer:
     proximal: float = 0.0
     reset: bool = False  # the state becomes zero when a worker exchanges its model
     travels: bool = False  # the state is exchanged and mixed together with the model
+    # Whether a step subtracts the gradient times the learning rate, and nothing else.
+    is_plain: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        changes = self.adamw or self.momentum or self.weight_decay or self.proximal
+        object.__setattr__(self, "is_plain", not changes and self.clip_norm is None)
 
     @classmethod
     def of(cls, training: TrainingConfig, momentum: float) -> Optimizer:
@@ -59,12 +65,6 @@ class Optimizer:
             reset=training.optimizer_state == "reset",
             travels=training.optimizer_state == "mix",
         )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a step subtracts the gradient times the learning rate, and nothing else."""
-        changes = self.adamw or self.momentum or self.weight_decay or self.proximal
-        return not changes and self.clip_norm is None
 
     @property
     def stacks(self) -> bool:

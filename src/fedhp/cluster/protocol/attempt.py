@@ -25,18 +25,13 @@ class Attempt:
         return f"epoch {self.epoch}, round {self.round_index}, attempt {self.number}"
 
     @classmethod
-    def from_wire(cls, version: wire.Stand) -> Attempt:
-        """The model version that a message names."""
-        return cls(version.epoch, version.round, version.attempt)
+    def from_wire(cls, named: wire.Stand | wire.Envelope | wire.BeatReply) -> Attempt:
+        """What a message names: a model version, or the attempt that it is about."""
+        return cls(named.epoch, named.round, named.attempt)
 
     def to_wire(self) -> wire.Stand:
         """As a model version in a message."""
         return wire.Stand(round=self.round_index, epoch=self.epoch, attempt=self.number)
-
-    @classmethod
-    def from_envelope(cls, envelope: wire.Envelope | wire.BeatReply) -> Attempt:
-        """The attempt that an envelope, or the reply to a heartbeat, names."""
-        return cls(envelope.epoch, envelope.round, envelope.attempt)
 
     @classmethod
     def from_order(cls, order: wire.Order) -> Attempt:

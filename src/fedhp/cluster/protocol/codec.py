@@ -15,6 +15,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar
@@ -104,17 +105,16 @@ class ModelCodec:
         self.width = layout.mixed
         self._slots = layout.sent_slots
         self.ends = layout.mixed_ends
-        # Without a count these are the same for every model, and each round has many.
-        self._headers = {encoding: self._new_header(encoding, 0) for encoding in ENCODINGS}
-        self._sizes = {encoding: self._tensor_bytes(encoding, 0) for encoding in ENCODINGS}
+        # They are the same for every model, and each round has many.
+        self.frame = lru_cache(maxsize=16)(self._frame)
         # The most that is accepted: values of a delta, bytes of a header and of a file.
         self.max_count = dict.fromkeys(ENCODINGS, 0) | {"topk": largest_delta(self.width)}
         self.max_header = {
-            encoding: len(self.header(encoding, count)) + _SPARE_HEADER_BYTES
+            encoding: len(self.frame(encoding, count)[0]) + _SPARE_HEADER_BYTES
             for encoding, count in self.max_count.items()
         }
         self.max_file = {
-            encoding: _LENGTH_BYTES + self.max_header[encoding] + self.size(encoding, count)
+            encoding: _LENGTH_BYTES + self.max_header[encoding] + self.frame(encoding, count)[1]
             for encoding, count in self.max_count.items()
         }
         if (size := self.max_file[ENCODING_OF["none"]]) > limits.MODEL_BYTES:
@@ -161,31 +161,22 @@ class ModelCodec:
             yield TensorEntry(name, dtype, shape, start, stop)
             start = stop
 
-    def size(self, encoding: str, count: int) -> int:
-        """Bytes of the tensors of a file."""
-        return self._tensor_bytes(encoding, count) if count else self._sizes[encoding]
-
-    def header(self, encoding: str, count: int) -> bytes:
-        """The header of our own files."""
-        return self._new_header(encoding, count) if count else self._headers[encoding]
-
-    def _tensor_bytes(self, encoding: str, count: int) -> int:
-        return max((entry.stop for entry in self.entries(encoding, count)), default=0)
-
-    def _new_header(self, encoding: str, count: int) -> bytes:
+    def _frame(self, encoding: str, count: int) -> tuple[bytes, int]:
+        """The header of our own files, and how many bytes their tensors have."""
+        entries = list(self.entries(encoding, count))
         table = {
             entry.name: {
                 "dtype": entry.dtype,
                 "shape": list(entry.shape),
                 "data_offsets": [entry.start, entry.stop],
             }
-            for entry in self.entries(encoding, count)
+            for entry in entries
         }
         text = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
-        return text + b" " * (-len(text) % 8)
+        return text + b" " * (-len(text) % 8), entries[-1].stop if entries else 0
 
     def _encoded(self, encoding: str, arrays: Sequence[NDArray[Any]], *, count: int = 0) -> Encoded:
-        header = self.header(encoding, count)
+        header, _ = self.frame(encoding, count)
         parts: list[bytes | memoryview] = [len(header).to_bytes(_LENGTH_BYTES, "little") + header]
         parts += [array.view(np.uint8).data for array in arrays if array.size]
         digest = hashlib.sha256()
@@ -251,7 +242,7 @@ class ModelReceiver:
         if chunk.encoding not in self._encodings:
             allowed = ", ".join(self._encodings)
             _refuse("encoding", f"the encoding is {chunk.encoding[:20]!r}; expected: {allowed}")
-        least = _LENGTH_BYTES + len("{}") + self._codec.size(chunk.encoding, 0)
+        least = _LENGTH_BYTES + len("{}") + self._codec.frame(chunk.encoding, 0)[1]
         largest = self._codec.max_file[chunk.encoding]
         if not least <= total <= min(largest, limits.MODEL_BYTES):
             _refuse("size", f"{total} bytes are announced; expected: {least} to {largest}")
@@ -289,11 +280,11 @@ class ModelReceiver:
             return
         size = self._total - self._head_end
         count = size // 8 if self._encoding == "topk" else 0
-        expected = self._codec.size(self._encoding, count)
+        own_header, expected = self._codec.frame(self._encoding, count)
         if size != expected or count > self._codec.max_count[self._encoding]:
             _refuse("size", f"the tensors have {size} bytes; expected: {expected}")
         header = bytes(self._head[_LENGTH_BYTES:])
-        if header == self._codec.header(self._encoding, count):
+        if header == own_header:
             self._spans = [(size, 0)]  # written by this program, for this model
         else:
             table = _parse_header(header)

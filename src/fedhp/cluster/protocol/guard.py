@@ -210,9 +210,7 @@ class Guard:
         """A name on the allow-list calls: from now on its bad messages count against it. Refused
         if it is in quarantine."""
         with self._lock:
-            sender = self._senders.setdefault(peer, _Sender())
-            if sender.quarantined:
-                self._check_quarantine(peer, sender)
+            self._known(peer)
 
     def check(
         self,
@@ -230,11 +228,7 @@ class Guard:
         if not roles:
             raise Refused("unknown", f"{quoted(peer)} is not on the allow-list of this federation")
         with self._lock:
-            sender = self._senders.get(peer)
-            if sender is None:
-                sender = self._senders[peer] = _Sender()
-            if sender.quarantined:
-                self._check_quarantine(peer, sender)
+            sender = self._known(peer)
             if not envelope.ByteSize():
                 raise Refused("missing", "the message has no envelope")
             if envelope.version != limits.PROTOCOL_VERSION:
@@ -251,7 +245,28 @@ class Guard:
                     "role",
                     f"{quoted(peer)} has the role {_either(roles)}; this call needs {needed}",
                 )
-            self._check_subject(envelope, rule)
+            # Run, epoch and leader are those of this process, as far as they have to.
+            run, epoch = envelope.run, envelope.epoch
+            if run != self.run and (run or not rule.without_run):
+                if self.run is None:
+                    raise Refused("run", "this process has not joined a run yet")
+                raise Refused(
+                    "run", f"the message is of run {quoted(run)}, this process is in run {self.run}"
+                )
+            late = rule.epochs != "any" and epoch < self.epoch
+            if late or (rule.epochs == "same" and epoch > self.epoch):
+                raise Refused(
+                    "epoch",
+                    f"the message is of epoch {epoch}, the current one is {self.epoch}: ask the "
+                    "coordinator again",
+                )
+            known = bool(self.token and envelope.token)
+            if known and epoch == self.epoch and envelope.token != self.token:
+                raise Refused(
+                    "epoch",
+                    f"the sender follows another coordinator, which also has epoch {self.epoch}: "
+                    "one of the two leads from a copy of the run's state",
+                )
             if not envelope.incarnation or not envelope.sequence:
                 raise Refused("missing", "the envelope has no incarnation or no sequence number")
             if rule.replaces:
@@ -324,11 +339,16 @@ class Guard:
                 name for name, sender in self._senders.items() if self._in_quarantine(sender)
             )
 
-    def _check_quarantine(self, peer: str, sender: _Sender) -> None:
-        if self._in_quarantine(sender):
+    def _known(self, peer: str) -> _Sender:
+        """What is remembered of a name; Refused if it is in quarantine."""
+        sender = self._senders.get(peer)
+        if sender is None:
+            sender = self._senders[peer] = _Sender()
+        if sender.quarantined and self._in_quarantine(sender):
             raise Refused(
                 "quarantined", f"{quoted(peer)} sent too many bad messages and is in quarantine"
             )
+        return sender
 
     def _in_quarantine(self, sender: _Sender) -> bool:
         """Whether everything of it is refused; a quarantine that has lasted long enough ends."""
@@ -336,30 +356,6 @@ class Guard:
         if sender.quarantined and limit is not None and self._clock() - sender.strikes[-1] >= limit:
             sender.pardon()
         return sender.quarantined
-
-    def _check_subject(self, envelope: wire.Envelope, rule: CallRule) -> None:
-        """Run, epoch and leader of a message are those of this process, as far as they have to."""
-        run, epoch = envelope.run, envelope.epoch
-        if run != self.run and (run or not rule.without_run):
-            if self.run is None:
-                raise Refused("run", "this process has not joined a run yet")
-            raise Refused(
-                "run", f"the message is of run {quoted(run)}, this process is in run {self.run}"
-            )
-        late = rule.epochs != "any" and epoch < self.epoch
-        if late or (rule.epochs == "same" and epoch > self.epoch):
-            raise Refused(
-                "epoch",
-                f"the message is of epoch {epoch}, the current one is {self.epoch}: ask the "
-                "coordinator again",
-            )
-        known = bool(self.token and envelope.token)
-        if known and epoch == self.epoch and envelope.token != self.token:
-            raise Refused(
-                "epoch",
-                f"the sender follows another coordinator, which also has epoch {self.epoch}: one "
-                "of the two leads from a copy of the run's state",
-            )
 
 
 def quoted(value: str) -> str:

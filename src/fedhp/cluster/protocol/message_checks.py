@@ -83,7 +83,7 @@ def check_join(request: wire.JoinRequest) -> None:
     check_address(request.address, "the worker's address")
     check_text(request.fedhp, "the version of the program", most=limits.NAME_LENGTH)
     check_number(request.step_time, "step_time", least=0.0, most=LONGEST_STEP)
-    check_count(request.samples, "samples", most=MAX_SAMPLES)
+    check_number(request.samples, "samples", most=MAX_SAMPLES)
     _check_versions(request.stands)
     if len(request.nonce) != NONCE_BYTES:
         raise Refused("size", f"the nonce has {len(request.nonce)} bytes, not {NONCE_BYTES}")
@@ -94,8 +94,8 @@ def check_next(request: wire.NextRequest) -> None:
     """A worker asks for its next order."""
     _check_envelope(request)
     check_number(request.step_time, "step_time", least=0.0, most=LONGEST_STEP)
-    check_count(request.samples, "samples", most=MAX_SAMPLES)
-    check_count(request.model_bytes, "model_bytes", most=limits.MODEL_BYTES)
+    check_number(request.samples, "samples", most=MAX_SAMPLES)
+    check_number(request.model_bytes, "model_bytes", most=limits.MODEL_BYTES)
     _check_versions(request.stands)
     if request.HasField("setup"):
         _check_setup(request.setup)
@@ -139,7 +139,7 @@ def check_report(
     metric: the least and the most that a test can give.
     """
     _check_envelope(report)
-    if Attempt.from_envelope(report.envelope) != attempt:
+    if Attempt.from_wire(report.envelope) != attempt:
         _refuse_attempt(report.envelope, attempt)
     _check_links(
         report.links,
@@ -157,8 +157,8 @@ def check_report(
     check_number(
         report.start_loss, "start_loss", least=-LARGEST_MEASURE, most=LARGEST_MEASURE, nan=True
     )
-    check_count(report.steps, "steps", most=MAX_LOCAL_STEPS)
-    check_count(report.steps_during, "the steps during the transfer", most=report.steps)
+    check_number(report.steps, "steps", most=MAX_LOCAL_STEPS)
+    check_number(report.steps_during, "the steps during the transfer", most=report.steps)
     check_digest(report.consensus, "the digest of the consensus")
     check_digest(report.result, "the digest of the average")
     check_digest(report.whole, "the digest of the consensus that was sent")
@@ -167,7 +167,7 @@ def check_report(
         check_number(norm, "the norm of a change", least=0.0, most=LARGEST_MEASURE)
     for name in ("accuracy", "whole_accuracy"):
         check_number(getattr(report, name), name, least=metric[0], most=metric[1], nan=True)
-    check_count(report.images, "images", most=MAX_SAMPLES)
+    check_number(report.images, "images", most=MAX_SAMPLES)
     check_digest(report.digest, "the model's digest")
     _check_workers(report.selected, "selected", workers=workers, own=worker, asked=asked)
 
@@ -288,7 +288,7 @@ def check_order(order: wire.Order, *, workers: int, worker: int) -> None:
         check_length(len(order.catch_up.digests), "digests", most=workers)
         for digest in order.catch_up.digests:
             check_digest(digest, "the digest of a committed model")
-        check_count(order.catch_up.compare, "the models to compare", most=workers)
+        check_number(order.catch_up.compare, "the models to compare", most=workers)
     elif what == "survey":
         if not order.survey.peers:
             raise Refused("missing", "the order names no link to survey")
@@ -371,16 +371,16 @@ def check_status_reply(reply: wire.StatusReply) -> None:
 def check_pull(request: wire.PullRequest) -> None:
     """A peer asks for a model or probe bytes; whether it gets them is decided elsewhere."""
     _check_envelope(request)
-    check_count(request.exchange, "the exchange", most=_UINT32_MAX)
+    check_number(request.exchange, "the exchange", most=_UINT32_MAX)
     if request.wanted == wire.TRAINED:
-        check_count(request.envelope.round, "the round", least=1, most=_UINT32_MAX)
-        check_count(request.envelope.attempt, "the attempt", least=1, most=_UINT32_MAX)
+        check_number(request.envelope.round, "the round", least=1, most=_UINT32_MAX)
+        check_number(request.envelope.attempt, "the attempt", least=1, most=_UINT32_MAX)
     elif request.wanted == wire.COMMITTED:
         if not request.HasField("stand"):
             raise Refused("missing", "the request names no model version")
         _check_versions([request.stand])
     elif request.wanted == wire.PROBE:
-        check_count(request.bytes, "the bytes of a probe", least=1, most=limits.PROBE_BYTES)
+        check_number(request.bytes, "the bytes of a probe", least=1, most=limits.PROBE_BYTES)
     else:
         raise Refused("kind", "the request does not say what it wants, or something unknown")
     check_number(request.patience, "patience", least=0.0, most=WEEK_SECONDS)
@@ -396,7 +396,7 @@ def check_first_chunk(
 ) -> None:
     """The first chunk of a stream. most: the largest model that the receiver can use, bytes."""
     _check_envelope(chunk)
-    check_count(chunk.total, "the bytes of the model", least=1, most=most)
+    check_number(chunk.total, "the bytes of the model", least=1, most=most)
     if chunk.encoding not in encodings:
         raise Refused("encoding", f"the encoding is not one of {', '.join(sorted(encodings))}")
     check_length(
@@ -500,12 +500,12 @@ def _check_links(
         most = LARGEST_MEASURE
         check_number(link.distance, "the distance of a link", least=0.0, most=most, nan=True)
         check_text(link.lost, "why a link was lost")
-        check_count(link.lost_at, "the exchange that lost a link", most=_UINT32_MAX)
+        check_number(link.lost_at, "the exchange that lost a link", most=_UINT32_MAX)
     _check_workers([link.worker for link in links], what, workers=workers, own=own, asked=asked)
 
 
 def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -> None:
-    check_count(work.attempt, "the attempt", least=1, most=_UINT32_MAX)
+    check_number(work.attempt, "the attempt", least=1, most=_UINT32_MAX)
     if work.round <= committed:
         raise Refused("order", f"round {work.round} is ordered, but round {committed} is committed")
     # Whose model others read has trained it: without a step there is no message.
@@ -521,7 +521,7 @@ def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -
     if work.keep > len(peers):
         raise Refused("range", f"keep is {work.keep}, but there are {len(peers)} peers")
     if work.keep:
-        check_count(work.samples, "the samples to score on", least=1, most=_UINT32_MAX)
+        check_number(work.samples, "the samples to score on", least=1, most=_UINT32_MAX)
     _check_weights(work)
     if work.exchanges:
         _check_exchanges(work, peers)
@@ -535,15 +535,15 @@ def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -
 
 def _check_group(group: wire.GroupWork, *, workers: int, worker: int) -> list[int]:
     """A round with a group average; returns the workers with which this one exchanges sums."""
-    check_count(group.fragments, "fragments", least=1, most=MAX_FRAGMENTS)
-    check_count(group.fragment, "the fragment", most=group.fragments - 1)
+    check_number(group.fragments, "fragments", least=1, most=MAX_FRAGMENTS)
+    check_number(group.fragment, "the fragment", most=group.fragments - 1)
     check_number(group.momentum, "momentum", least=0.0, most=1.0)
     check_number(group.rate, "the rate of the average", least=0.0, most=LARGEST_RATE)
     if group.compression not in GROUP_COMPRESSIONS:
         raise Refused("encoding", "the compression of the average is unknown")
     check_number(group.transfer_time, "transfer_time", least=0.0, most=WEEK_SECONDS)
     check_positive(group.train_time, "train_time", most=WEEK_SECONDS)
-    check_count(group.members, "members of the group", most=workers)
+    check_number(group.members, "members of the group", most=workers)
     parents = [group.parent] if group.HasField("parent") else []
     above = _check_peers(parents, "parent", workers=workers, own=worker)
     below = _check_peers(group.children, "children", workers=workers, own=worker)
@@ -566,14 +566,14 @@ def _check_group(group: wire.GroupWork, *, workers: int, worker: int) -> list[in
 
 
 def _check_act(act: wire.Act, *, workers: int, worker: int) -> None:
-    check_count(act.round, "the round", least=1, most=_UINT32_MAX)
+    check_number(act.round, "the round", least=1, most=_UINT32_MAX)
     _check_training(act, least=1)
     if act.HasField("partner"):
         _check_peers([act.partner], "partner", workers=workers, own=worker)
 
 
 def _check_training(order: wire.Work | wire.Act, *, least: int) -> None:
-    check_count(order.local_steps, "local_steps", least=least, most=MAX_LOCAL_STEPS)
+    check_number(order.local_steps, "local_steps", least=least, most=MAX_LOCAL_STEPS)
     check_positive(order.learning_rate, "learning_rate")
     check_positive(order.deadline, "deadline", most=WEEK_SECONDS)
 
@@ -609,8 +609,8 @@ def _check_exchanges(work: wire.Work, peers: list[int]) -> None:
         total = math.fsum((*mix.weights, mix.own_weight))
         if abs(total - 1.0) > WEIGHT_TOLERANCE:
             raise Refused("weights", f"the weights of an exchange sum to {total}, not to 1")
-        check_count(mix.times, "times", least=1, most=MAX_EXCHANGES)
-    check_count(sum(mix.times for mix in work.exchanges), "exchanges", most=MAX_EXCHANGES)
+        check_number(mix.times, "times", least=1, most=MAX_EXCHANGES)
+    check_number(sum(mix.times for mix in work.exchanges), "exchanges", most=MAX_EXCHANGES)
 
 
 def check_text(value: str, what: str, *, most: int = limits.TEXT_LENGTH) -> None:
@@ -669,7 +669,7 @@ def check_number(
     elif math.isinf(value):
         raise Refused("infinite", f"{what} is infinite")
     elif not least <= value <= most:
-        raise Refused("range", f"{what} is {value}, not {least:g} to {most:g}")
+        raise Refused("range", f"{what} is {value}, not {least:.12g} to {most:.12g}")
 
 
 def check_positive(value: float, what: str, *, most: float = math.inf) -> None:
@@ -677,12 +677,6 @@ def check_positive(value: float, what: str, *, most: float = math.inf) -> None:
     check_number(value, what, least=0.0, most=most)
     if value == 0:
         raise Refused("range", f"{what} is 0, not above 0")
-
-
-def check_count(value: int, what: str, *, least: int = 0, most: int) -> None:
-    """A whole number from least to most."""
-    if not least <= value <= most:
-        raise Refused("range", f"{what} is {value}, not {least} to {most}")
 
 
 def check_length(length: int, what: str, *, most: int) -> None:

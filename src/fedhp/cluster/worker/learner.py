@@ -252,15 +252,22 @@ class Learner:
         on_whole: bool,
     ) -> RoundResult:
         """Measure the distances to all received models, mix those that have a weight, test what is
-        to be tested and store the mixed model durably."""
-        distances, rows = self._mix(received, weights), self._shard.rows
-        row = rows.mixed[ONLY].cpu().numpy().copy()
-        counters = rows.after_counters[ONLY].cpu().numpy().copy()
-        mixed = MixedModel(StoredModel(row, counters), distances, self.digest(row))
-        accuracy = self.test(mixed.model, whole=False) if on_part else float("nan")
-        whole_accuracy = self.test(mixed.model, whole=True) if on_whole else float("nan")
+        to be tested and store the mixed model durably. After a group average there are no weights,
+        and what is tested is the consensus."""
+        distances = self._mix(received, weights) if weights else {}
+        rows = self._shard.rows
+        model = tested = StoredModel(
+            rows.mixed[ONLY].cpu().numpy().copy(),
+            rows.after_counters[ONLY].cpu().numpy().copy(),
+            self._groups.state.after_commit(ONLY) if self.averages_groups else {},
+        )
+        if self.averages_groups:
+            tested = served(model)
+        accuracy = self.test(tested, whole=False) if on_part else float("nan")
+        whole_accuracy = self.test(tested, whole=True) if on_whole else float("nan")
         if not self.stopped():  # else nobody waits for it any more
-            self.write(attempt, mixed.model)
+            self.write(attempt, model)
+        mixed = MixedModel(model, distances, self.digest(model.row))
         return RoundResult(mixed, accuracy, whole_accuracy)
 
     def test(self, model: StoredModel, *, whole: bool) -> float:
@@ -333,20 +340,10 @@ class Learner:
         self, *, attempt: Attempt, fragments: int, on_part: bool, on_whole: bool
     ) -> GroupRoundResult:
         """Test the consensus, and store everything durably."""
-        rows = self._shard.rows
-        model = StoredModel(
-            rows.mixed[ONLY].cpu().numpy().copy(),
-            rows.after_counters[ONLY].cpu().numpy().copy(),
-            self._groups.state.after_commit(ONLY),
-        )
-        mixed = MixedModel(model, {}, self.digest(model.row))
-        tested = served(model)
-        accuracy = self.test(tested, whole=False) if on_part else float("nan")
-        whole_accuracy = self.test(tested, whole=True) if on_whole else float("nan")
-        if not self.stopped():
-            self.write(attempt, model)
+        ended = self.end_round({}, {}, attempt=attempt, on_part=on_part, on_whole=on_whole)
+        model = ended.mixed.model
         return GroupRoundResult(
-            RoundResult(mixed, accuracy, whole_accuracy),
+            ended,
             row_digest(model.group["consensus"]),
             change_norms(model, self.layout, fragments),
         )

@@ -151,22 +151,13 @@ def _read(file: Path, run: str, like: StoredModel) -> StoredModel:
     arrays, metadata = read_tensors(file)
     if metadata.get("version") != FILE_VERSION or metadata.get("run") != run:
         raise ValueError("it belongs to another version or run")
-    row, counter_values = arrays.get("model"), arrays.get("counters")
-    if row is None or row.dtype != np.float32 or row.shape != like.row.shape:
-        raise ValueError("its model does not fit the experiment")
-    if (
-        counter_values is None
-        or counter_values.dtype != np.int64
-        or counter_values.shape != like.counters.shape
-    ):
-        raise ValueError("its counters do not fit the experiment")
-    group: dict[str, NDArray[np.float32]] = {}
-    for name, wanted in like.group.items():
+    expected: Arrays = {"model": like.row, "counters": like.counters, **like.group}
+    for name, wanted in expected.items():
         values = arrays.get(name)
-        if values is None or values.dtype != np.float32 or values.shape != wanted.shape:
-            raise ValueError(f"its {name} does not fit the experiment")
-        group[name] = values
-    model = StoredModel(row, counter_values, group)
+        if values is None or values.dtype != wanted.dtype or values.shape != wanted.shape:
+            raise ValueError(f"the experiment has another form of {name}")
+    group = {name: arrays[name] for name in like.group}
+    model = StoredModel(arrays["model"], arrays["counters"], group)
     if metadata.get("digest") != _digest(model):
         raise ValueError("its checksum does not match")
     return model

@@ -247,23 +247,24 @@ class PeerClient:
                 ticket = b""
                 failpoints.reach("worker.reducing", node.attempt.round_index)
 
-        async with self._connected(peer) as stub:
-            stream = stub.Average(sums(), timeout=max(patience, 0.01))
-            with self._errors_as_peer_lost(peer, stream):
-                while (chunk := await stream.read()) is not grpc.aio.EOF:
-                    if not reader.taken:
-                        check_first_chunk(chunk, encodings=GROUP_STREAMS)
-                        self._check_sender(peer, chunk, envelope, "Average")
-                    self._session.received_bytes += len(chunk.data)
-                    node.take(peer.worker, chunk)
-                if not reader.complete:
-                    raise PeerLost("unreachable")
+        async with self._calling(peer, "Average", sums(), patience) as stream:
+            while (chunk := await stream.read()) is not grpc.aio.EOF:
+                if not reader.taken:
+                    check_first_chunk(chunk, encodings=GROUP_STREAMS)
+                    self._check_sender(peer, chunk, envelope, "Average")
+                self._session.received_bytes += len(chunk.data)
+                node.take(peer.worker, chunk)
+            if not reader.complete:
+                raise PeerLost("unreachable")
 
     # --- inside ----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _connected(self, peer: wire.PeerAddress) -> AsyncIterator[PeerStub]:
-        """For one call to a peer, which is not interrupted because other connections are closed."""
+    async def _calling(
+        self, peer: wire.PeerAddress, method: str, request: Any, patience: float
+    ) -> AsyncIterator[Any]:
+        """The stream of one call to a peer, which is not interrupted because other connections are
+        closed. What goes wrong in the block raises PeerLost."""
         if self._session.guard.is_quarantined(peer.name):
             raise PeerLost("refused: quarantined")
         if peer.name in self._session.tickets.barred:
@@ -284,9 +285,18 @@ class PeerClient:
             self._connections[peer.name] = connection
         connection.last_round = self._session.attempt.round_index
         connection.calls += 1
+        stream = getattr(connection.stub, method)(request, timeout=max(patience, 0.01))
         try:
-            yield connection.stub
+            yield stream
+        except (Refused, BadModel) as error:
+            self._session.note_refusal(peer.name, error, what="model")
+            raise PeerLost(f"refused: {error.reason}") from None
+        except TimeoutError:
+            raise PeerLost("deadline") from None
+        except grpc.aio.AioRpcError as error:
+            raise _from_status(error) from None
         finally:
+            stream.cancel()
             connection.calls -= 1
 
     async def _close(self, name: str) -> None:
@@ -304,40 +314,34 @@ class PeerClient:
         """Read all chunks of an answer and check them as they come."""
         if patience <= 0:
             raise PeerLost(LATE)
-        async with self._connected(peer) as stub:
-            stream = stub.Pull(request, timeout=max(patience, 0.01))
-            with self._errors_as_peer_lost(peer, stream):
-                await stream.initial_metadata()
-                started = time.monotonic()
-                size = await self._read(peer, stream, push, request.envelope, max_bytes)
-                return TransferTime(size, started, time.monotonic() - started)
+        async with self._calling(peer, "Pull", request, patience) as stream:
+            await stream.initial_metadata()
+            started = time.monotonic()
+            size = await self._read(peer, stream, push, request.envelope, max_bytes)
+            return TransferTime(size, started, time.monotonic() - started)
 
     async def _swap_once(
         self, peer: wire.PeerAddress, attempt: Attempt, learner: Learner, patience: float
     ) -> tuple[float, TransferTime]:
-        async with self._connected(peer) as stub:
-            with _holding(learner):
-                started = time.monotonic()
-                encoded = await run_codec(learner.codec, learner.codec.encode, learner.current())
-                envelope = self._session.envelope(attempt)
-                receiver = ModelReceiver(learner.codec)
+        with _holding(learner):
+            started = time.monotonic()
+            encoded = await run_codec(learner.codec, learner.codec.encode, learner.current())
+            envelope = self._session.envelope(attempt)
+            receiver = ModelReceiver(learner.codec)
 
-                async def own_chunks() -> AsyncIterator[wire.Chunk]:
-                    ticket = peer.ticket
-                    for chunk in encoded.chunks(envelope):
-                        chunk.ticket, ticket = ticket, b""
-                        self._session.sent_bytes += len(chunk.data)
-                        yield chunk
+            async def own_chunks() -> AsyncIterator[wire.Chunk]:
+                ticket = peer.ticket
+                for chunk in encoded.chunks(envelope):
+                    chunk.ticket, ticket = ticket, b""
+                    self._session.sent_bytes += len(chunk.data)
+                    yield chunk
 
-                stream = stub.Swap(own_chunks(), timeout=max(patience, 0.01))
-                with self._errors_as_peer_lost(peer, stream):
-                    size = await self._read(
-                        peer, stream, receiver.push, envelope, limits.MODEL_BYTES
-                    )
-                theirs = await self._finish(peer, learner.codec, receiver.finish)
-                distance = learner.average(theirs)
-                seconds = time.monotonic() - started
-                return distance, TransferTime(size + encoded.total, started, seconds)
+            async with self._calling(peer, "Swap", own_chunks(), patience) as stream:
+                size = await self._read(peer, stream, receiver.push, envelope, limits.MODEL_BYTES)
+            theirs = await self._finish(peer, learner.codec, receiver.finish)
+            distance = learner.average(theirs)
+            seconds = time.monotonic() - started
+            return distance, TransferTime(size + encoded.total, started, seconds)
 
     async def _read(
         self,
@@ -370,7 +374,7 @@ class PeerClient:
         """The answer comes from the peer that was asked, and names the attempt of the request."""
         guard = self._session.guard
         guard.check(chunk.envelope, peer=peer.name, roles=WORKERS_ONLY, rule=CALL_RULES[call])
-        if Attempt.from_envelope(chunk.envelope) != Attempt.from_envelope(request):
+        if Attempt.from_wire(chunk.envelope) != Attempt.from_wire(request):
             raise Refused("kind", "the answer belongs to another request")
 
     async def _finish(
@@ -382,20 +386,6 @@ class PeerClient:
         except BadModel as error:
             self._session.note_refusal(peer.name, error, what="model")
             raise PeerLost(f"refused: {error.reason}") from None
-
-    @contextlib.contextmanager
-    def _errors_as_peer_lost(self, peer: wire.PeerAddress, stream: Any) -> Iterator[None]:
-        try:
-            yield
-        except (Refused, BadModel) as error:
-            self._session.note_refusal(peer.name, error, what="model")
-            raise PeerLost(f"refused: {error.reason}") from None
-        except TimeoutError:
-            raise PeerLost("deadline") from None
-        except grpc.aio.AioRpcError as error:
-            raise _from_status(error) from None
-        finally:
-            stream.cancel()
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.calls import REFUSAL_COST, CallLimits, Messages
 from fedhp.cluster.protocol.codec import (
+    ENCODINGS,
     GROUP_STREAMS,
     BadModel,
     Encoded,
@@ -222,7 +223,15 @@ class PeerService:
             if committed:
                 encoded = await self._committed_model(version)
             else:
-                encoded = await self._trained_model(request, peer, attempt)
+                exchange = request.exchange
+                outgoing = await self._offer.take(
+                    attempt, reader=peer, patience=request.patience, exchange=exchange
+                )
+                encoded = await run_codec(
+                    outgoing.codec, outgoing.take, peer, request.base, exchange
+                )
+                if self._offer.attempt != attempt:
+                    raise NotAvailable("attempt", "this worker is at a later attempt")
             # Made just before it is sent.
             envelope = self._session.envelope(attempt)
             await self._send(encoded.chunks(envelope), context)
@@ -238,15 +247,7 @@ class PeerService:
         """
         async with self._answering(context, "swap") as caller:
             peer = caller.name
-            async with asyncio.timeout(limits.CHUNK_SECONDS):
-                first = await anext(aiter(chunks), None)
-            if first is None:  # its caller has given up meanwhile
-                raise NotAvailable("attempt", "the stream ended before its first chunk")
-            self._session.guard.check(
-                first.envelope, peer=peer, roles=caller.roles, rule=CALL_RULES["Swap"]
-            )
-            check_first_chunk(first)
-            self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
+            first, attempt = await self._first_chunk(chunks, caller, "Swap", TicketPurpose.SWAP)
             if (learner := self.learner) is None:
                 raise NotAvailable("starting", "this worker is not ready yet")
             if not learner.asynchronous:
@@ -263,7 +264,7 @@ class PeerService:
             _check_not_swapping(learner)
             # Once more: the same ticket may have been used, or its caller removed, meanwhile.
             self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
-            self._session.tickets.swapped(peer, Attempt.from_envelope(first.envelope), first.ticket)
+            self._session.tickets.swapped(peer, attempt, first.ticket)
             mine = learner.current()
             learner.average(theirs)
             self._session.note(events.Averaged(peer))
@@ -276,18 +277,9 @@ class PeerService:
         Only a child that this worker's order names can send or get anything.
         """
         async with self._answering(context, "average") as caller:
-            source = aiter(chunks)
-            async with asyncio.timeout(limits.CHUNK_SECONDS):
-                first = await anext(source, None)
-            if first is None:  # its caller has given up meanwhile
-                raise NotAvailable("attempt", "the stream ended before its first chunk")
-            self._session.guard.check(
-                first.envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES["Average"]
+            first, attempt = await self._first_chunk(
+                chunks, caller, "Average", TicketPurpose.AVERAGE, encodings=GROUP_STREAMS
             )
-            check_first_chunk(first, encodings=GROUP_STREAMS)
-            purpose = (TicketPurpose.AVERAGE, INITIAL)
-            self._check_partner(caller.name, first.envelope, first.ticket, purpose)
-            attempt = Attempt.from_envelope(first.envelope)
             try:
                 node = await self._average.take(
                     attempt, child=caller.name, patience=AVERAGE_SECONDS
@@ -296,7 +288,7 @@ class PeerService:
                 node.reader(child)
             except NotOpen as error:
                 raise NotAvailable(error.reason, str(error)) from None
-            await self._exchange_sums(node, child, first, source, context)
+            await self._exchange_sums(node, child, first, chunks, context)
 
     async def refuse_method(self, refusal: Refused, context: Context) -> None:
         """A call of something that no worker offers."""
@@ -396,7 +388,7 @@ class PeerService:
         """Only a partner that the coordinator named for this attempt, which is returned, gets
         anything."""
         purpose, version = subject
-        attempt, own = Attempt.from_envelope(envelope), self._session.attempt
+        attempt, own = Attempt.from_wire(envelope), self._session.attempt
         self._session.tickets.check(
             ticket,
             run=self._session.guard.run or "",
@@ -413,21 +405,30 @@ class PeerService:
             raise NotAvailable("stand", "this worker is at a later round")
         return attempt
 
+    async def _first_chunk(
+        self,
+        chunks: AsyncIterator[wire.Chunk],
+        caller: PeerIdentity,
+        call: str,
+        purpose: TicketPurpose,
+        *,
+        encodings: Collection[str] = ENCODINGS,
+    ) -> tuple[wire.Chunk, Attempt]:
+        """With which a stream begins, and the attempt that it names."""
+        async with asyncio.timeout(limits.CHUNK_SECONDS):
+            first = await anext(chunks, None)
+        if first is None:  # its caller has given up meanwhile
+            raise NotAvailable("attempt", "the stream ended before its first chunk")
+        self._session.guard.check(
+            first.envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES[call]
+        )
+        check_first_chunk(first, encodings=encodings)
+        subject = (purpose, INITIAL)
+        return first, self._check_partner(caller.name, first.envelope, first.ticket, subject)
+
     def _reply_to(self, message: wire.Chunk) -> wire.Envelope:
         """An envelope that names the attempt of the question; made just before it is sent."""
-        return self._session.envelope(Attempt.from_envelope(message.envelope))
-
-    async def _trained_model(
-        self, request: wire.PullRequest, peer: str, attempt: Attempt
-    ) -> Encoded:
-        exchange = request.exchange
-        outgoing = await self._offer.take(
-            attempt, reader=peer, patience=request.patience, exchange=exchange
-        )
-        encoded = await run_codec(outgoing.codec, outgoing.take, peer, request.base, exchange)
-        if self._offer.attempt != attempt:
-            raise NotAvailable("attempt", "this worker is at a later attempt")
-        return encoded
+        return self._session.envelope(Attempt.from_wire(message.envelope))
 
     async def _committed_model(self, version: Attempt) -> Encoded:
         if (learner := self.learner) is None:

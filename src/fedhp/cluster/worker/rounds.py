@@ -9,11 +9,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -43,6 +51,7 @@ from fedhp.learn.local import Estimate
 from fedhp.learn.quantize import Row
 from fedhp.types import FloatArray
 
+P = ParamSpec("P")
 T = TypeVar("T")
 NAN = float("nan")
 PROBE_SECONDS = 5.0  # until a probe is given up
@@ -149,7 +158,14 @@ class OrderExecutor:
         async with _in_background(probe) as probing:
             await self._offer.open(attempt, [mix.readers for mix in mixes])
             session.enter("training")
-            training, compute_seconds = await self._train(work)
+            training, compute_seconds = await self._train(
+                work.round,
+                work.local_steps,
+                learner.train,
+                work.local_steps,
+                round_index=work.round,
+                learning_rate=work.learning_rate,
+            )
             session.note(events.Trained(attempt, steps=work.local_steps, seconds=compute_seconds))
             links: dict[int, wire.LinkReport] = {}
             exchange_seconds, row = 0.0, training.row
@@ -172,7 +188,15 @@ class OrderExecutor:
                     estimate = await estimating
                     session.enter("mixing")
                     rows = {worker: model.row for worker, model in models.items()}
-                    selected = await self._score(work, rows) if work.keep else []
+                    selected: list[int] = []
+                    if work.keep:
+                        selected = await learner.run(
+                            learner.score,
+                            rows,
+                            keep=work.keep,
+                            samples=work.samples,
+                            round_index=work.round,
+                        )
                     weights = self._weights(work, mix, rows, selected)
                     if following:
                         distances, row = await learner.run(learner.mix_on, rows, weights)
@@ -509,14 +533,11 @@ class OrderExecutor:
         attempt, until = session.attempt, received + act.deadline
         learner.snapshot()
         session.enter("training")
-        started = time.monotonic()
-        turn = LocalTraining(
-            act.turn + 1, act.local_steps, act.learning_rate
-        )  # as the simulation counts
-        training = await learner.run(learner.train_turn, turn)
-        if self._emulates:
-            await self._emulate(turn.key, act.local_steps, started)
-        compute_seconds = self._time_steps(act.local_steps, started, training)
+        # As the simulation counts.
+        turn = LocalTraining(act.turn + 1, act.local_steps, act.learning_rate)
+        training, compute_seconds = await self._train(
+            turn.key, act.local_steps, learner.train_turn, turn
+        )
         norm = learner.apply(training.loss, round_index=act.round, learning_rate=act.learning_rate)
         session.note(events.Trained(attempt, turn=act.turn, steps=act.local_steps))
 
@@ -551,18 +572,25 @@ class OrderExecutor:
 
     # --- the steps, in their order ---------------------------------------------------------
 
-    async def _train(self, work: wire.Work) -> tuple[TrainingResult, float]:
-        """The local steps, and how many seconds they took."""
+    async def _train(
+        self,
+        key: int,
+        steps: int,
+        job: Callable[P, TrainingResult],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> tuple[TrainingResult, float]:
+        """Local steps in the thread, and how many seconds they took; `step_time` becomes that of
+        one. key: of the times of an emulated device."""
         started = time.monotonic()
-        training = await self._learner.run(
-            self._learner.train,
-            work.local_steps,
-            round_index=work.round,
-            learning_rate=work.learning_rate,
-        )
+        training = await self._learner.run(job, *args, **kwargs)
         if self._emulates:
-            await self._emulate(work.round, work.local_steps, started)
-        return training, self._time_steps(work.local_steps, started, training)
+            await self._emulate(key, steps, started)
+        seconds = time.monotonic() - started if self._emulates else training.seconds
+        if steps:
+            self.step_time = max(seconds / steps, SHORTEST_STEP)
+        return training, seconds
 
     async def _emulate(self, key: int, steps: int, started: float) -> None:
         """Wait until the emulated device of the experiment's world would be done."""
@@ -570,13 +598,6 @@ class OrderExecutor:
         moment = 0.0 if prepared.world.trace is None else started - self._created
         times = prepared.world.step_times(self._learner.worker, key, steps=steps, time=moment)
         await asyncio.sleep(max(0.0, started + float(times.sum()) - time.monotonic()))
-
-    def _time_steps(self, steps: int, started: float, training: TrainingResult) -> float:
-        """Seconds of all steps; `step_time` becomes that of one."""
-        seconds = time.monotonic() - started if self._emulates else training.seconds
-        if steps:
-            self.step_time = max(seconds / steps, SHORTEST_STEP)
-        return seconds
 
     async def _encode(self, row: Row, work: wire.Work, *, exchange: int) -> None:
         try:
@@ -666,15 +687,6 @@ class OrderExecutor:
             link.lost = error.reason
         self._log_link(partner, link.lost)
         return link
-
-    async def _score(self, work: wire.Work, rows: dict[int, Row]) -> list[int]:
-        return await self._learner.run(
-            self._learner.score,
-            rows,
-            keep=work.keep,
-            samples=work.samples,
-            round_index=work.round,
-        )
 
     def _weights(
         self, work: wire.Work, mix: _Mix, rows: dict[int, Row], selected: list[int]

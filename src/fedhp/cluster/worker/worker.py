@@ -415,7 +415,7 @@ class Worker:
             return  # it may be older than the last order
         self._executor.stop_waiting_for(reply.gone)
         synchronous = self._learner is not None and not self._learner.asynchronous
-        superseded = synchronous and Attempt.from_envelope(reply) > self._session.attempt
+        superseded = synchronous and Attempt.from_wire(reply) > self._session.attempt
         if self._job is not None and (superseded or reply.leave):
             self._superseded = True
             self._job.cancel()

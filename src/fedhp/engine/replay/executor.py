@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedhp.algorithms.base import is_synchronous
-from fedhp.engine.accounting import mean_bandwidth
 from fedhp.engine.events import EventLoop
 from fedhp.engine.executor import Estimates, EventExecutor, Training
 from fedhp.engine.loop import RoundLoop
@@ -27,6 +26,7 @@ from fedhp.graph import neighbor_lists
 from fedhp.learn.topk import is_kept
 from fedhp.record.measured import Distances, MeasuredRounds, Rounds
 from fedhp.rounds.context import PlanningContext
+from fedhp.timing import mean_bandwidth
 from fedhp.types import BoolArray, FloatArray, IntArray, RoundRecord
 from fedhp.world import World
 

@@ -57,7 +57,11 @@ class Mixer:
 
     def offered(self, worker: int) -> NDArray[np.float32]:
         """What a worker wants to send of its trained model: the part that travels."""
-        return self.arrivals.offered(worker, self.rows.own(worker)).copy()
+        row = self.rows.own(worker)
+        if self.changes_models:
+            return self.arrivals.offered(worker, row).copy()
+        values: NDArray[np.float32] = row.cpu().numpy().copy()
+        return values
 
     def send(self, workers: IntArray) -> SentModels:
         """What other shards get of these workers' trained models."""

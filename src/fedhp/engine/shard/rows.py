@@ -6,21 +6,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from fedhp.engine.executor import Pending, PendingParts
 from fedhp.engine.prepare import ShardSpec, kernel_of, stacks_by
-from fedhp.engine.shard.threads import ShardThreads
+from fedhp.learn.blocked import forward_of
 from fedhp.learn.local import Samples
-from fedhp.learn.params import STATE_RESET, matrix, row_of
+from fedhp.learn.mix import Map
+from fedhp.learn.params import STATE_RESET, Replica, matrix, row_of
 from fedhp.learn.stacked import dense_stack
 from fedhp.learn.task import initial_model
 from fedhp.learn.topk import largest_of_rows
 from fedhp.rule import Step
 from fedhp.types import IntArray
+
+T = TypeVar("T")
 
 
 class Rows:
@@ -52,10 +60,8 @@ class Rows:
     def step_of(self, local_steps: Sequence[int], *, round_index: int, rate: float) -> Step:
         """What the rule knows of a round; local_steps [n]."""
         steps = torch.tensor(local_steps, device=self.models.device).clamp(min=1)
-        compress, everyone = (
-            partial(largest_of_rows, count=self.spec.topk),
-            self.spec.experiment.workers,
-        )
+        compress = partial(largest_of_rows, count=self.spec.topk)
+        everyone = self.spec.experiment.workers
         return Step(round_index, rate, steps.float()[:, None], compress, everyone)
 
     def own(self, worker: int) -> Tensor:
@@ -73,3 +79,36 @@ class Rows:
             return
         models[list(rows), self.layout.state] = 0.0
         models[list(rows), flag] = 1.0
+
+
+class ShardThreads:
+    """As many threads as executors, and one more if tests may run while the next round trains."""
+
+    def __init__(self, spec: ShardSpec, example: Tensor) -> None:
+        self.count = spec.executors
+        threads = self.count + spec.overlap
+        self._replicas: queue.SimpleQueue[Replica] = queue.SimpleQueue()
+        for _ in range(threads):
+            module = initial_model(spec.task, spec.experiment.seed).to(spec.device)
+            self._replicas.put(Replica(module, spec.layout, forward_of(module, example)))
+        self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+        # A job per item, results in their order; with one executor, in this thread.
+        self.map: Map = self._pool.map if self.count > 1 else map
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    @contextlib.contextmanager
+    def replica(self) -> Iterator[Replica]:
+        """A module that no other thread uses meanwhile."""
+        replica = self._replicas.get()
+        try:
+            yield replica
+        finally:
+            self._replicas.put(replica)
+
+    def start(self, jobs: list[Callable[[], list[T]]]) -> Pending[list[T]]:
+        """Start jobs without waiting for them; the results are one list."""
+        futures = [self._pool.submit(job) for job in jobs]
+        return PendingParts(futures, lambda lists: [item for items in lists for item in items])

@@ -107,8 +107,10 @@ class Shard:
         targets = self._targets()
         if self.groups is not None:
             self.groups.state.give_up()
-        self.mixer.arrivals.load(state, self.rows.models.device)
-        self.turns.load(state)
+        if self.mixer.changes_models:
+            self.mixer.arrivals.load(state, self.rows.models.device)
+        if self.turns.has_boxes:
+            self.turns.load(state)
         for name, array in state.items():
             if name not in (*PAIR_STATE, *BOX_STATE):
                 targets[name].copy_(torch.from_numpy(np.array(array)))

@@ -26,6 +26,8 @@ from fedhp.seeds import Purpose, generator, number
 from fedhp.timing import PROBE_BATCHES
 from fedhp.types import FloatArray, IntArray
 
+_NO_NOISE = contextlib.nullcontext()
+
 
 class Trainer:
     """Trains the workers of a shard."""
@@ -34,6 +36,8 @@ class Trainer:
         self.rows, self.spec = rows, rows.spec
         self._training, self._seed = self.spec.experiment.training, self.spec.experiment.seed
         self._steers = rows.spec.rule.steers()
+        self._draws = rows.spec.stochastic
+        self._augments = rows.spec.experiment.augmentation.active
         velocity = rows.layout.columns(VELOCITY)
         self._velocity = 0 if velocity is None else velocity.start  # its first column
         self._stack = rows.stack
@@ -128,7 +132,8 @@ class Trainer:
     ) -> float:
         if batches is None:
             batches = self.batches(row, training)
-        noise = self._noise(Purpose.BATCHES, row, *_batch_keys(training))
+        keys = _batch_keys(training)
+        noise = self._noise(Purpose.BATCHES, row, *keys) if self._draws else _NO_NOISE
         with self.rows.threads.replica() as replica, noise:
             replica.bind(target, self.rows.after_counters[row])
             return train(
@@ -139,7 +144,7 @@ class Trainer:
                 learning_rate=training.learning_rate,
                 stop=self.rows.stop,
                 optimizer=self.spec.optimizer,
-                augment=self._augmenter(row, training),
+                augment=self._augmenter(row, training) if self._augments else None,
                 label_smoothing=self._training.label_smoothing,
                 steer=self._steering([training]) if self._steers else None,
             )
@@ -200,10 +205,8 @@ class Trainer:
 
         return draw
 
-    def _augmenter(self, row: int, training: LocalTraining) -> Augmenter | None:
+    def _augmenter(self, row: int, training: LocalTraining) -> Augmenter:
         settings, worker = self.spec.experiment.augmentation, self.rows.workers[row]
-        if not settings.active:
-            return None
         keys = _batch_keys(training)
         return Augmenter(settings, generator(self._seed, Purpose.AUGMENTATION, worker, *keys))
 
@@ -228,7 +231,7 @@ class Trainer:
         rows = self.rows
 
         def job(row: int) -> Estimate:
-            noise = self._noise(Purpose.PROBE, row, round_index)
+            noise = self._noise(Purpose.PROBE, row, round_index) if self._draws else _NO_NOISE
             with rows.threads.replica() as replica, noise:
                 return estimate(
                     replica,
@@ -251,9 +254,6 @@ class Trainer:
     @contextlib.contextmanager
     def _noise(self, purpose: Purpose, row: int, *keys: int) -> Iterator[None]:
         """A module that draws random numbers (dropout) gets its own, per worker and round."""
-        if not self.spec.stochastic:
-            yield
-            return
         with torch.random.fork_rng():
             worker = self.rows.workers[row]
             seed = number(self._seed, Purpose.MODULE_NOISE, purpose, worker, *keys)

@@ -42,8 +42,9 @@ class ShardTurns:
         self._sends = rows.spec.asynchronous and kept_messages(self._box, self._rule) != ()
         # [n, 4] of the last turn: its key, steps and rate, and whether its message is there.
         self._turns = torch.zeros((len(rows.workers), 4), dtype=torch.float64)
-        boxes = self._sends and self._box in BOXES
-        self._outbox = rows.matrix(self.layout.mixed) if boxes else None  # messages on their way
+        self.has_boxes = self._sends and self._box in BOXES
+        # Messages on their way.
+        self._outbox = rows.matrix(self.layout.mixed) if self.has_boxes else None
         # What else a checkpoint has of every worker, by name.
         self.kept = {} if self.served is None else {"served": self.served}
         if self._sends:
@@ -189,8 +190,7 @@ class ShardTurns:
         }
 
     def load(self, state: Arrays) -> None:
-        if self._outbox is None:
-            return
+        """Take over boxes, where there are any."""
         self._boxes, start = [{} for _ in self.rows.workers], 0
         for key, weight in zip(
             state["box_keys"].tolist(), state["box_weights"].tolist(), strict=True

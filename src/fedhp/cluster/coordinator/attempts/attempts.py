@@ -256,7 +256,7 @@ class ModelDigests:
     def late_report(self, member: Member, report: wire.RoundReport) -> None:
         """A report that does not count any more: the member may still hold a model of the round,
         which others may take if nobody else has one. The first digest that it names stays."""
-        committed = Attempt.from_envelope(report.envelope) == self._conductor.committed
+        committed = Attempt.from_wire(report.envelope) == self._conductor.committed
         took_part = member.worker in self.took_part
         if committed and took_part and len(report.digest) == DIGEST_BYTES:
             self.by_worker.setdefault(member.worker, report.digest)
@@ -385,7 +385,7 @@ class Attempts:
 
     def report(self, member: Member, report: wire.RoundReport, *, now: float) -> None:
         """A member's report of its round or turn; Refused if it does not count."""
-        attempt = Attempt.from_envelope(report.envelope)
+        attempt = Attempt.from_wire(report.envelope)
         asynchronous, groups = self._context.asynchronous, self._context.groups
         given = self.work.given.get(member.worker)
         if given is not None and limit_times(report, elapsed=now - given[0], steps=given[1]):

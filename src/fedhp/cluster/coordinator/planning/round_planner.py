@@ -24,11 +24,11 @@ from fedhp.cluster.coordinator.planning.link_estimates import (
 )
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.columns import WORKER_COLUMNS
-from fedhp.engine.accounting import mean_bandwidth
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import Arrays, pack, read_buffer, tensor_parts, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, PlannedRound, Planner, first_reports
+from fedhp.timing import mean_bandwidth
 from fedhp.types import (
     BoolArray,
     Evaluation,

@@ -22,12 +22,11 @@ from fedhp.cluster.coordinator.planning.round_planner import (
     to_bytes,
 )
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.engine.accounting import mean_bandwidth
 from fedhp.exchange.mailbox import RULE
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
-from fedhp.timing import Network
+from fedhp.timing import Network, mean_bandwidth
 from fedhp.types import (
     Action,
     BoolArray,
