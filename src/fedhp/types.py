@@ -317,7 +317,6 @@ class RoundRecord:
 
     @property
     def bytes_sent(self) -> int:
-        """All bytes that crossed a link."""
         return int(self.link_bytes.sum())
 
     @property
@@ -369,5 +368,4 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
         return tuple(self.train_inputs.shape[1:])
