@@ -68,6 +68,7 @@ def in_order(links: IntArray) -> bool:
 
 
 def full(workers: int, seed: int) -> IntArray:
+    """Every worker is linked to every other."""
     links = np.empty((workers * (workers - 1) // 2, 2), dtype=np.int64)
     numbers, first = np.arange(workers), 0
     for worker in range(workers - 1):

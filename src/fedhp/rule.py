@@ -117,6 +117,7 @@ class Rule:
         return not (self.vectors or self.steers() or self.acts())
 
     def steers(self) -> bool:
+        """Whether local steps take another gradient."""
         return type(self).gradient is not Rule.gradient
 
     def acts(self) -> bool:
@@ -128,6 +129,7 @@ class Rule:
         return type(self).receive is not Rule.receive or self.per_link()
 
     def per_link(self) -> bool:
+        """Whether a message depends on its receiver."""
         return type(self).send_to is not Rule.send_to
 
 
@@ -145,6 +147,7 @@ class PushSum(Rule):
         return x + (v["push_weight"] - 1) * x0
 
     def receive(self, x0: Rows, x: Rows, v: Vectors, mixed: Rows, step: Step) -> Rows:
+        """The model again."""
         return mixed / v["push_weight"]
 
 
@@ -168,4 +171,5 @@ class TrackedPushSum(PushSum):
     vectors: ClassVar = (*PushSum.vectors, *Tracking.vectors)
 
     def send(self, x0: Rows, x: Rows, v: Vectors, step: Step) -> Rows:
+        """Track first, then weigh."""
         return super().send(x0, Tracking().send(x0, x, v, step), v, step)

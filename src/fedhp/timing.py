@@ -152,7 +152,8 @@ class Network:
 
 def slowest_link(workers: int, links: IntArray, link_time: FloatArray) -> FloatArray:
     """The longest link time of each worker, [N]."""
-    slowest = slowest_pull(workers, links, link_time)
+    slowest = np.zeros(workers)
+    np.maximum.at(slowest, links[:, 0], link_time)
     np.maximum.at(slowest, links[:, 1], link_time)
     return slowest
 
@@ -172,9 +173,8 @@ def steps_within(
     max_steps: int,
 ) -> IntArray:
     """The most steps that fit the deadline: clip(floor((T - b_i) / mu_i), 1, max_steps)."""
-    return whole_steps(deadline, step_time, communication_time, max_steps=max_steps).astype(
-        np.int64
-    )
+    fitting = whole_steps(deadline, step_time, communication_time, max_steps=max_steps)
+    return fitting.astype(np.int64)
 
 
 def whole_steps(

@@ -317,6 +317,7 @@ class RoundRecord:
 
     @property
     def bytes_sent(self) -> int:
+        """All bytes that crossed a link."""
         return int(self.link_bytes.sum())
 
     @property
@@ -368,4 +369,5 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
         return tuple(self.train_inputs.shape[1:])
