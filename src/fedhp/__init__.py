@@ -12,87 +12,31 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 _HOMES = {
-    "load_experiment": "fedhp.api",
-    "make_experiment": "fedhp.api",
-    "run": "fedhp.api",
-    "start": "fedhp.api",
-    "compare": "fedhp.api",
-    "sweep": "fedhp.api",
-    "tune": "fedhp.api",
-    "open_run": "fedhp.api",
-    "show": "fedhp.api",
-    "explain": "fedhp.api",
-    "export": "fedhp.api",
-    "report": "fedhp.api",
-    "reproduce": "fedhp.api",
-    "whatif": "fedhp.engine.replay.whatif",
-    "Experiment": "fedhp.config",
-    "FedhpError": "fedhp.errors",
-    "Dataset": "fedhp.types",
-    "Plan": "fedhp.types",
-    "Decision": "fedhp.types",
-    "Action": "fedhp.types",
-    "LinkVerdict": "fedhp.types",
-    "PeerScoring": "fedhp.exchange",
-    "NeighborMixing": "fedhp.exchange",
-    "DirectedMixing": "fedhp.exchange",
-    "WeightedMixing": "fedhp.exchange",
-    "GroupAverage": "fedhp.exchange",
-    "ServerAverage": "fedhp.exchange",
-    "DisjointGroups": "fedhp.exchange",
-    "ExchangeSequence": "fedhp.exchange",
-    "Delivery": "fedhp.exchange.mailbox",
-    "Gathering": "fedhp.exchange.mailbox",
-    "Reports": "fedhp.types",
-    "RoundRecord": "fedhp.types",
-    "Topology": "fedhp.types",
-    "ChangingTopology": "fedhp.types",
-    "Federation": "fedhp.algorithms",
-    "Observation": "fedhp.algorithms",
-    "Task": "fedhp.learn.task",
+    name: module
+    for module, names in {
+        "fedhp.api": "load_experiment make_experiment run start compare sweep tune open_run show "
+        "explain export report reproduce",
+        "fedhp.engine.replay.whatif": "whatif",
+        "fedhp.config": "Experiment",
+        "fedhp.errors": "FedhpError",
+        "fedhp.types": "Dataset Plan Decision Action LinkVerdict Reports RoundRecord Topology "
+        "ChangingTopology",
+        "fedhp.exchange": "PeerScoring NeighborMixing DirectedMixing WeightedMixing GroupAverage "
+        "ServerAverage DisjointGroups ExchangeSequence",
+        "fedhp.exchange.mailbox": "Delivery Gathering",
+        "fedhp.algorithms": "Federation Observation",
+        "fedhp.learn.task": "Task",
+    }.items()
+    for name in names.split()
 }
 
-__all__ = [
-    "Action",
-    "ChangingTopology",
-    "Dataset",
-    "Decision",
-    "Delivery",
-    "DirectedMixing",
-    "DisjointGroups",
-    "ExchangeSequence",
-    "Experiment",
-    "Federation",
-    "FedhpError",
-    "Gathering",
-    "GroupAverage",
-    "LinkVerdict",
-    "NeighborMixing",
-    "Observation",
-    "PeerScoring",
-    "Plan",
-    "Reports",
-    "RoundRecord",
-    "ServerAverage",
-    "Task",
-    "Topology",
-    "WeightedMixing",
-    "__version__",
-    "compare",
-    "explain",
-    "export",
-    "load_experiment",
-    "make_experiment",
-    "open_run",
-    "report",
-    "reproduce",
-    "run",
-    "show",
-    "start",
-    "sweep",
-    "tune",
-    "whatif",
-]
+__all__ = ["Action", "ChangingTopology", "Dataset", "Decision", "Delivery", "DirectedMixing"]
+__all__ += ["DisjointGroups", "ExchangeSequence", "Experiment", "Federation", "FedhpError"]
+__all__ += ["Gathering", "GroupAverage", "LinkVerdict", "NeighborMixing", "Observation"]
+__all__ += ["PeerScoring", "Plan", "Reports", "RoundRecord", "ServerAverage", "Task", "Topology"]
+__all__ += ["WeightedMixing", "__version__", "compare", "explain", "export", "load_experiment"]
+__all__ += ["make_experiment", "open_run", "report", "reproduce", "run", "show", "start", "sweep"]
+__all__ += ["tune", "whatif"]
 
 if TYPE_CHECKING:
     from fedhp.algorithms import Federation, Observation

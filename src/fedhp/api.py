@@ -335,7 +335,6 @@ def reproduce(
 
 
 def _follower(out: str | Path, log: str | Sequence[str], *, per_worker: bool) -> LogFollower:
-    """What logs the runs in a folder while it is entered."""
     return LogFollower(Path(out), _targets(log, "log"), per_worker=per_worker)
 
 
@@ -344,7 +343,6 @@ def _targets(names: str | Sequence[str], option: str) -> list[LogTarget]:
 
 
 def _draft_of(experiment: Experiment | str | Path) -> Draft:
-    """The tables of an experiment and where they are from."""
     if isinstance(experiment, Experiment):
         return Draft(to_tables(experiment), experiment.origins)
     return Draft.read(experiment)
@@ -377,7 +375,6 @@ def _overrides(key: str, value: Any) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML in one line."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None:

@@ -15,7 +15,6 @@ _PATHS = ("FEDHP_DATA", "FEDHP_CACHE")  # variables that name a folder
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs an installed module."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 

@@ -27,8 +27,6 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A number of every worker in every round."""
-
     name: str
     unit: str = ""
     whole: bool = False  # whole numbers, never missing

@@ -7,7 +7,6 @@ signature before anything runs, and an error names the key.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
@@ -23,7 +22,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from fedhp import trust
 from fedhp.errors import ConfigError, FedhpError, at_user_place
 from fedhp.files import is_run_folder
-from fedhp.wording import allowed_at, choices_at, default_at, key_path, names_at
+from fedhp.wording import allowed_at, choices_at, default_at, did_you_mean, key_path, names_at
 
 NO_SETTINGS = "nothing: it takes no settings"
 
@@ -34,7 +33,6 @@ def is_dotted(name: str) -> bool:
 
 
 def resolve(name: str, builtins: Mapping[str, str], *, key: str) -> Callable[..., Any]:
-    """The callable behind a built-in name or a dotted path."""
     check_name(name, builtins, key=key)
     if not is_dotted(name):
         return _import(builtins[name], key=key)
@@ -51,14 +49,12 @@ def check_name(name: str, builtins: Mapping[str, object], *, key: str) -> None:
     """Refuse a name that is neither built in nor a dotted path; nothing is imported."""
     if is_dotted(name) or name in builtins:
         return
-    close = difflib.get_close_matches(name, builtins, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
     kind = key.split(".")[0]
     raise ConfigError(
         f"unknown {'data set' if kind == 'data' else kind} {name!r}",
         key=key,
         allowed=", ".join(sorted(builtins)) + ", or a dotted path to your own (module:Name)",
-        fix=f"{hint}set {key} to one of these",
+        fix=f"{did_you_mean(name, builtins)}set {key} to one of these",
     )
 
 
@@ -163,7 +159,6 @@ def check_keys(known: Sequence[str], settings: Mapping[str, Any], *, prefix: str
 def build(
     component: Callable[..., Any], *arguments: Any, settings: Mapping[str, Any], prefix: str
 ) -> Any:
-    """Call a component with positional arguments and its checked settings."""
     checked = check_settings(component, settings, prefix=prefix)
     try:
         return component(*arguments, **checked)
@@ -227,7 +222,6 @@ def _settings_model(component: Callable[..., Any]) -> type[BaseModel]:
 def from_validation(
     error: ValidationError, schema: type[BaseModel], *, prefix: str = ""
 ) -> ConfigError:
-    """The first of pydantic's errors as a ConfigError."""
     details = error.errors(include_url=False)
     first = details[0]
     path = key_path(schema, first["loc"])
@@ -237,13 +231,11 @@ def from_validation(
     value = _short(first.get("input"))
     if first["type"] == "extra_forbidden":
         names = names_at(schema, path[:-1])
-        close = difflib.get_close_matches(path[-1], names, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
         return ConfigError(
             f"unknown key (value {value})",
             key=key,
             allowed=", ".join(sorted(names)) or NO_SETTINGS,
-            fix=f"{hint}rename the key or remove it",
+            fix=f"{did_you_mean(path[-1], names)}rename the key or remove it",
         )
     if first["type"] == "missing" and path == key_path(schema, first["loc"]):
         return ConfigError(
@@ -273,9 +265,8 @@ def _fix(schema: type[BaseModel], path: list[str], key: str, value: Any) -> str:
     if isinstance(value, str):
         if value and allowed_at(schema, path).startswith(_unquoted(value)):
             return f"write it without quotes: {key} = {value}"
-        close = difflib.get_close_matches(value, choices_at(schema, path), n=1)
-        if close:
-            return f"did you mean {close[0]!r}? set {key} to an allowed value"
+        if hint := did_you_mean(value, choices_at(schema, path)):
+            return f"{hint}set {key} to an allowed value"
     return f"set {key} to an allowed value" + (f", for example {example}" if example else "")
 
 

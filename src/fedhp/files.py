@@ -90,7 +90,6 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 
 def write_file(
     path: Path, content: bytes, *, mode: int = 0o666, replace: bool = True, shared: bool = False
 ) -> None:
-    """Write a `new_file` with this content."""
     with new_file(path, mode=mode, replace=replace, shared=shared) as temporary:
         temporary.write_bytes(content)
 

@@ -121,20 +121,7 @@ def random_regular(workers: int, seed: int, *, degree: Annotated[int, Field(ge=1
     rng = generator(seed, Purpose.TOPOLOGY)
     if degree == 2:  # the connected 2-regular graphs are the rings
         return topology_from(workers, ring_over(rng.permutation(workers))).links
-    for _ in range(DRAWS):
-        topology = _draw_regular(workers, degree, rng)
-        if topology is not None and is_connected(topology):
-            return topology.links
-    raise _not_drawn(workers, degree)
-
-
-def _not_drawn(workers: int, degree: int) -> ConfigError:
-    return ConfigError(
-        f"no connected graph of degree {degree} was found for {workers} workers in {DRAWS} draws",
-        key="topology.degree",
-        allowed="a degree for which random graphs are connected: 3 or more",
-        fix="increase topology.degree, or set another seed",
-    )
+    return draw_regular(workers, degree, rng, connected=True).links
 
 
 def check_regular(workers: int, degree: int, *, connected: bool = True) -> None:
@@ -159,13 +146,20 @@ def check_regular(workers: int, degree: int, *, connected: bool = True) -> None:
     raise ConfigError(problem, key="topology.degree", allowed=allowed, fix=fix, others=others)
 
 
-def draw_regular(workers: int, degree: int, rng: np.random.Generator) -> Topology:
-    """A random graph in which every degree is exact, connected or not."""
+def draw_regular(
+    workers: int, degree: int, rng: np.random.Generator, *, connected: bool = False
+) -> Topology:
+    """A random graph in which every degree is exact; drawn until it is connected, if asked for."""
     for _ in range(DRAWS):
         topology = _draw_regular(workers, degree, rng)
-        if topology is not None:
+        if topology is not None and not (connected and not is_connected(topology)):
             return topology
-    raise _not_drawn(workers, degree)
+    raise ConfigError(
+        f"no connected graph of degree {degree} was found for {workers} workers in {DRAWS} draws",
+        key="topology.degree",
+        allowed="a degree for which random graphs are connected: 3 or more",
+        fix="increase topology.degree, or set another seed",
+    )
 
 
 def _draw_regular(workers: int, degree: int, rng: np.random.Generator) -> Topology | None:

@@ -304,7 +304,6 @@ def _digits(number: int, base: int) -> list[tuple[int, int]]:
 
 
 def _order(workers: int, seed: int) -> IntArray:
-    """The random order over which topologies of a seed are laid."""
     return generator(seed, Purpose.TOPOLOGY).permutation(workers)
 
 

@@ -156,7 +156,6 @@ def grant(names: Iterable[str]) -> None:
 
 
 def granted() -> tuple[str, ...]:
-    """The modules that the user trusts in experiments of run folders."""
     return _granted.get()
 
 

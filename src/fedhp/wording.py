@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -26,6 +27,12 @@ _PLURALS = {
     "a table": "tables",
     "a list": "lists",
 }
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint at the known word that is most like this one; empty if none is."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def allowed_at(schema: Any, path: Sequence[str]) -> str:
@@ -136,12 +143,16 @@ def _at(schema: Any, path: Sequence[str]) -> Any:
     return functools.reduce(_inside, path, schema)
 
 
-def _inside(annotation: Any, part: str) -> Any:
+def _unwrapped(annotation: Any) -> Any:
+    """The type of a field, without its notes."""
     if isinstance(annotation, FieldInfo):
-        return _inside(annotation.annotation, part)
+        return _unwrapped(annotation.annotation)
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _inside(annotation: Any, part: str) -> Any:
+    annotation = _unwrapped(annotation)
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _inside(arguments[0], part)
     if origin in (Union, types.UnionType):
         inner = [field for option in arguments if (field := _inside(option, part)) is not None]
         return inner[0] if inner else None
@@ -156,19 +167,13 @@ def _inside(annotation: Any, part: str) -> Any:
 
 def _branches(annotation: Any) -> bool:
     """Whether pydantic names the branch it tried: a union of several types, not counting None."""
-    if isinstance(annotation, FieldInfo):
-        return _branches(annotation.annotation)
-    if get_origin(annotation) is Annotated:
-        return _branches(get_args(annotation)[0])
-    if get_origin(annotation) not in (Union, types.UnionType):
-        return False
+    annotation = _unwrapped(annotation)
     options = [option for option in get_args(annotation) if option is not type(None)]
-    return len(options) > 1
+    return get_origin(annotation) in (Union, types.UnionType) and len(options) > 1
 
 
 def _choices(annotation: Any) -> list[str]:
-    if isinstance(annotation, FieldInfo):
-        return _choices(annotation.annotation)
+    annotation = _unwrapped(annotation)
     if get_origin(annotation) is Literal:
         return [option for option in get_args(annotation) if isinstance(option, str)]
     return [word for option in get_args(annotation) for word in _choices(option)]
@@ -176,8 +181,7 @@ def _choices(annotation: Any) -> list[str]:
 
 def _bare(annotation: Any) -> Any:
     """The section class of a field, if it has one."""
-    if isinstance(annotation, FieldInfo):
-        return _bare(annotation.annotation)
+    annotation = _unwrapped(annotation)
     for option in get_args(annotation):
         if inspect.isclass(option) and issubclass(option, BaseModel):
             return option

@@ -37,7 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def call(arguments: list[str]) -> int:
-    """Run a command and return its exit code."""
     end_json_lines = _begin_json_lines(arguments)
     try:
         # A context of its own: what one command trusts, the next one does not.

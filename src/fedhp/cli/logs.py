@@ -41,7 +41,6 @@ def parse_log(log: list[str] | None, *, per_worker: bool, option: str = "--log")
 
 
 def follow(folder: Path, targets: list[LogTarget], *, per_worker: bool) -> LogFollower:
-    """Log the runs in this folder for the time of a `with` block."""
     from fedhp.sinks.follow import LogFollower
 
     return LogFollower(folder, targets, per_worker=per_worker)

@@ -31,7 +31,6 @@ def shared_option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
 
 
 def shared_argument(metavar: str, text: str) -> Any:
-    """An argument of several commands, for Annotated."""
     return typer.Argument(help=text, metavar=metavar)
 
 
@@ -41,12 +40,10 @@ def option(metavar: str, text: str, *names: str, default: Any = None, **settings
 
 
 def flag(text: str, name: str) -> Any:
-    """An option without a value."""
     return typer.Option(False, name, help=text)
 
 
 def argument(metavar: str, text: str, *, default: Any = None) -> Any:
-    """An argument of one command."""
     return typer.Argument(default, help=text, metavar=metavar)
 
 
@@ -100,7 +97,6 @@ def redirect_user_prints(as_json: bool) -> AbstractContextManager[object]:
 
 
 def wrong_option(name: str, problem: str, *, allowed: str, fix: str) -> ConfigError:
-    """The error of an option's value."""
     return ConfigError(problem, key=name, source=COMMAND_LINE, allowed=allowed, fix=fix)
 
 
@@ -236,7 +232,6 @@ def say(text: str, *, error: bool = False) -> None:
 
 
 def suggest(intro: str, commands: Sequence[str]) -> None:
-    """Print commands that can be pasted into a shell."""
     from fedhp.terminal import fit_commands, stream_width
 
     print(fit_commands(intro, commands, stream_width(sys.stdout)), flush=True)

@@ -77,7 +77,6 @@ def load(
 
 
 def log_notes(notes: Iterable[str]) -> None:
-    """Tell the user about dropped settings, each note once."""
     for note in dict.fromkeys(notes):
         LOG.warning("note: %s", note)
 
@@ -125,8 +124,6 @@ def parse(
 
 @dataclass(frozen=True, slots=True)
 class DroppedSettings:
-    """Settings that a change left out of the tables."""
-
     change: str  # and what it does: "horizon=5 replaces rounds = 3"
     settings: Mapping[str, Any]
     listed: bool = False  # the settings follow in the note
@@ -166,7 +163,7 @@ def _validated(tree: dict[str, Any], *, stored: bool = False) -> Experiment:
         if refused is None:
             return experiment
         if not (stored and refused.idle and pop_key(tree, refused.idle)[0]):
-            raise refused.error()
+            raise refused
 
 
 def _fill_in(tree: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ PART_KEYS = (*(f"{section}.name" for section in COMPONENTS), "data.name", "data.
 
 
 def own_parts(experiment: Experiment) -> dict[str, str]:
-    """The dotted paths of an experiment, by their keys."""
     names = {}
     for key in PART_KEYS:
         section, _, field = key.partition(".")

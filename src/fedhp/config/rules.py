@@ -6,7 +6,6 @@ setting drops, and what is not written to a file or a record.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +22,7 @@ from fedhp.config.schema import (
 )
 from fedhp.errors import ConfigError
 from fedhp.tables import flatten
-from fedhp.wording import default_at
+from fedhp.wording import default_at, did_you_mean
 
 COMPONENTS = ("algorithm", "model", "task", "topology")
 RECORDINGS = ("world.trace", "world.device_trace", "world.availability_trace")
@@ -36,28 +35,25 @@ REPLACED_BY_TASKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A setting that a rule refuses."""
+class Refusal(ConfigError):
+    """A setting that a rule refuses; idle: the key without which the experiment is the same."""
 
-    key: str
-    problem: str
-    allowed: str
-    fix: str
-    idle: str = ""  # the key without which the experiment is the same
-    others: tuple[str, ...] = ()  # settings with which the value would be right
-
-    def error(self) -> ConfigError:
-        """The error for the user."""
-        return ConfigError(
-            self.problem, key=self.key, allowed=self.allowed, fix=self.fix, others=self.others
-        )
+    def __init__(
+        self,
+        key: str,
+        problem: str,
+        *,
+        allowed: str,
+        fix: str,
+        idle: str = "",
+        others: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(problem, key=key, allowed=allowed, fix=fix, others=others)
+        self.idle = idle
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An override of a setting in the tables of an experiment."""
-
     key: str
     old: Any
     new: Any
@@ -69,7 +65,6 @@ class SettingRule:
     """One relation between settings."""
 
     def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
-        """What it refuses."""
         yield from ()
 
     def drops(self, change: Change) -> Iterable[str]:
@@ -263,7 +258,6 @@ class Refuses(SettingRule):
 
 
 def value_at(experiment: Experiment, key: str) -> Any:
-    """The value of a setting of the schema."""
     value: Any = experiment
     for name in key.split("."):
         value = getattr(value, name)
@@ -315,13 +309,11 @@ def _partition(experiment: Experiment) -> Iterator[Refusal]:
     if is_dotted(name):
         return
     if name not in PARTITIONS:
-        close = difflib.get_close_matches(name, PARTITIONS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
         yield Refusal(
             "data.partition",
             f"unknown partition {name!r}",
             allowed=", ".join(PARTITIONS) + ", or a dotted path to your own (module:function)",
-            fix=f"{hint}set data.partition to one of these",
+            fix=f"{did_you_mean(name, PARTITIONS)}set data.partition to one of these",
         )
     if experiment.data.partition_options:
         yield Refusal(
@@ -591,7 +583,6 @@ RULES: tuple[SettingRule, ...] = (
 
 
 def refusals(experiment: Experiment) -> Iterator[Refusal]:
-    """What the rules refuse in an experiment, the first mistake first."""
     for rule in RULES:
         yield from rule.refusals(experiment)
 

@@ -5,6 +5,6 @@ run over the network, heartbeat.py other long work.
 """
 
 from fedhp.console.heartbeat import Activity
-from fedhp.console.progress import CampaignProgress, RunProgress
+from fedhp.console.progress import CampaignProgress
 
-__all__ = ["Activity", "CampaignProgress", "RunProgress"]
+__all__ = ["Activity", "CampaignProgress"]

@@ -46,7 +46,6 @@ def cell_display(
     name_of: Callable[[Cell], str] = cell_name,
     short_labels: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
-    """What shows the events of cells in a display."""
     lock = threading.Lock()  # events come from one thread per job
     started: set[Path] = set()
 

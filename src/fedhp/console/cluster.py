@@ -42,7 +42,6 @@ def round_line(facts: RoundFacts, rounds: int) -> str:
 
 
 def round_facts(record: RoundRecord, metric: str) -> RoundFacts:
-    """The numbers of a round that has just ended."""
     took_part = record.local_steps > 0
     evaluation = record.evaluation
     return RoundFacts(

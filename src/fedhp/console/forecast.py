@@ -45,7 +45,6 @@ class Forecast:
         self._left[cell.folder] = _rounds_left(cell, index, clock=clock)
 
     def end(self, cell: Cell) -> None:
-        """A run has ended, complete or not."""
         self._left[cell.folder] = 0
 
     def seconds_left(self) -> float | None:

@@ -24,7 +24,6 @@ def error_console() -> Console:
 
 
 def is_live(console: Console) -> bool:
-    """Whether lines can be drawn again in place."""
     return console.is_terminal and not console.is_dumb_terminal
 
 

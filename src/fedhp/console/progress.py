@@ -194,33 +194,6 @@ def _bar(run: RunState, width: int, *, ascii_only: bool) -> str:
     return done * full + rest * (width - full)
 
 
-class RunProgress:
-    """The display of a single run."""
-
-    def __init__(
-        self,
-        label: str,
-        rounds: int,
-        *,
-        done: int = 0,
-        horizon: float | None = None,
-        console: Console | None = None,
-    ) -> None:
-        self._campaign = CampaignProgress(console=console)
-        self._label, self._rounds, self._done, self._horizon = label, rounds, done, horizon
-
-    def __enter__(self) -> RunProgress:
-        self._campaign.begin(self._label, self._rounds, done=self._done, horizon=self._horizon)
-        self._campaign.__enter__()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._campaign.__exit__(*details)
-
-    def update(self, event: dict[str, Any]) -> None:
-        self._campaign.update(self._label, event)
-
-
 class CampaignProgress:
     """The display of many runs at the same time; without `total`, of a single one."""
 

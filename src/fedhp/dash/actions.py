@@ -27,7 +27,6 @@ class Operator:
     name: str = "operator"
 
     def actions(self, entry: ListedRun) -> list[str]:
-        """What can be done with a run."""
         able = self.certificates is not None and entry.network and entry.live
         return list(ACTIONS) if able else []
 

@@ -67,8 +67,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class DashSettings:
-    """What a server is started with."""
-
     folder: Path
     access: Access
     operator: Operator = field(default_factory=Operator)
@@ -111,7 +109,6 @@ class Served:
         return entry
 
     def log(self, run: str) -> EventLog:
-        """The events of a run, up to now."""
         log = self.logs.log(run)
         log.update()
         return log

@@ -53,7 +53,10 @@ class DashChild:
         """Whether it ended before it was ended."""
         return self._process.poll() is not None
 
-    def close(self) -> None:
+    def __enter__(self) -> DashChild:
+        return self
+
+    def __exit__(self, *details: object) -> None:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -62,12 +65,6 @@ class DashChild:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def __enter__(self) -> DashChild:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.close()
 
 
 def main() -> None:

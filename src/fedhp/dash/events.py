@@ -65,12 +65,10 @@ class EventLog:
                 return
 
     def since(self, position: int) -> tuple[list[RunEvent], int]:
-        """The events from a position on, and the next position."""
         with self._lock:
             return self.events[position:], len(self.events)
 
     def messages(self, position: int) -> tuple[bytes, int]:
-        """The same as bytes for a stream."""
         with self._lock:
             return b"".join(self.encoded[position:]), len(self.encoded)
 
@@ -79,7 +77,6 @@ class EventLog:
             return [event for event in self.events if event.worker == worker]
 
     def names(self, workers: int) -> list[str]:
-        """The workers' names, numbers where there are none."""
         with self._lock:
             known = self.histories.membership.names
             return [known.get(worker, f"worker {worker}") for worker in range(workers)]

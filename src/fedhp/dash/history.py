@@ -85,8 +85,6 @@ class GrowingFile:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """An event of a coordinator's history."""
-
     at: float
     round_index: int  # that was under way
     kind: str
@@ -116,7 +114,6 @@ class Membership:
         return states
 
     def name_of(self, worker: object) -> str:
-        """A worker's name, as its certificate has it."""
         known = self.names.get(worker) if isinstance(worker, int) else None
         return known or f"worker {worker}"
 

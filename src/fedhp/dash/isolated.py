@@ -59,7 +59,6 @@ def check_experiment(experiment: Any, *, parts: tuple[str, ...], paths: tuple[st
 
 
 async def ask(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a new process do some work; its answer."""
     process = await asyncio.create_subprocess_exec(
         *module_command(MODULE),
         stdin=asyncio.subprocess.PIPE,

@@ -48,7 +48,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket, host: str, *, tls: bool) -> str:
-    """The address for a browser on this machine."""
     port = listener.getsockname()[1]
     name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
     shown = f"[{name}]" if ":" in name else name

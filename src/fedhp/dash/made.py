@@ -34,12 +34,10 @@ class KeptAnswers:
         self._kept: OrderedDict[Any, tuple[Any, dict[str, Any]]] = OrderedDict()
 
     def get(self, key: Any, state: Any) -> dict[str, Any] | None:
-        """The answer, if it was made in this state."""
         kept = self._kept.get(key)
         return kept[1] if kept is not None and kept[0] == state else None
 
     def keep(self, key: Any, state: Any, answer: dict[str, Any]) -> dict[str, Any]:
-        """Keep an answer, and drop the oldest of too many."""
         self._kept[key] = state, answer
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
@@ -54,7 +52,6 @@ class MadeAnswers:
         self._busy, self._allowed = busy, allowed
 
     async def answer(self, key: Any, state: Any, order: Mapping[str, Any]) -> dict[str, Any]:
-        """What the work gives, as it was kept or made now."""
         kept = self._answers.get(key, state)
         if kept is not None:
             return kept
@@ -98,7 +95,6 @@ class DataSplits(MadeAnswers):
         super().__init__(16, "the data of another run is being read", "one at a time")
 
     async def counts(self, experiment: Any) -> dict[str, Any]:
-        """The split of the data of these settings."""
         isolated.check_experiment(experiment, parts=SPLIT_PARTS, paths=("data.path",))
         used = {key: experiment[key] for key in ("data", "workers", "seed") if key in experiment}
         order = {"work": "classes", "experiment": used}

@@ -81,7 +81,6 @@ def details(
 
 
 def progress(run: RunReader, *, after: int) -> schema.ProgressColumns:
-    """Rounds and tests after a round."""
     first = after + 1
     with run.snapshot():
         rounds = run.table("rounds", first_round=first, columns=ROUND_COLUMNS)

@@ -221,7 +221,6 @@ def is_record(folder: Path) -> bool:
 
 
 def _folders_in(folder: Path) -> list[str]:
-    """The names of the folders in a folder, without links and hidden ones."""
     try:
         with os.scandir(folder) as entries:
             return [

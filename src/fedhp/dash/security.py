@@ -49,8 +49,6 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may read and who may command."""
-
     hosts: frozenset[str]  # names that the Host header may have
     any_address: bool = False  # also the literal addresses of this machine
     token: str | None = None  # for commands; None: nobody may
@@ -214,16 +212,9 @@ class SecurityMiddleware:
     def _is_foreign(self, headers: Mapping[str, str]) -> bool:
         """Whether a browser says that a page of another site asks; programs say nothing."""
         site = headers.get("sec-fetch-site", "same-origin")
-        return site not in ("same-origin", "none") or not self._same_origin(headers)
-
-    def _same_origin(self, headers: Mapping[str, str]) -> bool:
-        origin = headers.get("origin")
-        if origin is None:
-            return True  # not a browser, or one that loads from its own site
-        scheme = "https" if self._access.tls else "http"
-        return hmac.compare_digest(
-            origin.lower().encode(), f"{scheme}://{headers['host'].lower()}".encode()
-        )
+        own = f"{'https' if self._access.tls else 'http'}://{headers['host'].lower()}"
+        # A program, or a browser that loads from its own site, names no origin.
+        return site not in ("same-origin", "none") or headers.get("origin", own).lower() != own
 
     def _has_token(self, headers: Mapping[str, str]) -> bool:
         if self._access.is_token(bearer(headers)):
@@ -232,7 +223,6 @@ class SecurityMiddleware:
 
 
 def bearer(headers: Mapping[str, str]) -> str:
-    """The token of an Authorization header, empty if there is none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 

@@ -38,8 +38,6 @@ class Viewer:
 
 @dataclass(slots=True)
 class Watched:
-    """What a watcher has seen of a run."""
-
     entry: ListedRun | None = None
     update: bytes = b""  # the last message about its rounds
     version: int = 0  # how many of them there were
@@ -55,7 +53,6 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, viewer: Viewer) -> None:
-        """One more viewer; the first one starts the watcher."""
         self._viewers.add(viewer)
         if self._task is None:
             self._task = asyncio.create_task(self._watch())
@@ -77,8 +74,6 @@ class Watcher:
 
 
 class RunWatcher(Watcher):
-    """Looks at one run."""
-
     def __init__(self, runs: RunsFolder, log: EventLog) -> None:
         super().__init__(runs)
         self.log = log

@@ -25,8 +25,6 @@ class Outdated(Exception):
 
 
 class RunLog(Protocol):
-    """The open log of one run."""
-
     def write(self, rounds: Sequence[RoundPoints]) -> None:
         """Add rounds; what was written survives the end of the process soon."""
         ...
@@ -60,6 +58,13 @@ class Sink(Protocol):
         ...
 
 
+def folder_for(description: RunDescription, path: Path | None, *, inside: str = "") -> Path:
+    """The folder of a run's log: that of the run, or `inside` of it, or below the path."""
+    if path is None:
+        return description.folder / inside
+    return owned_folder(description.top, path) / description.below_top
+
+
 def owned_folder(top: Path, path: Path) -> Path:
     """The folder for the logs of the runs in `top`, below the one that the user chose.
 
@@ -81,7 +86,6 @@ def owned_folder(top: Path, path: Path) -> Path:
 
 
 def has_mark(folder: Path, mark: str) -> bool:
-    """Whether a folder holds a whole log with this mark."""
     try:
         return bool(json.loads((folder / MARK_FILE).read_bytes())["log"] == mark)
     except (OSError, ValueError, KeyError, TypeError):
@@ -89,7 +93,6 @@ def has_mark(folder: Path, mark: str) -> bool:
 
 
 def set_mark(folder: Path, mark: str) -> None:
-    """Mark the log in a folder as whole."""
     write_file(folder / MARK_FILE, json.dumps({"log": mark}).encode())
 
 

@@ -20,17 +20,8 @@ from fedhp.files import UNFINISHED, open_plain
 from fedhp.record.lock import is_held
 from fedhp.record.reader import RunReader, find_runs
 from fedhp.record.store import RECORD_FILE, Store
+from fedhp.sinks import points
 from fedhp.sinks.base import Outdated, RunLog
-from fedhp.sinks.points import (
-    ENDED,
-    RoundPoints,
-    RunDescription,
-    has_round,
-    log_mark,
-    read_description,
-    read_outcome,
-    read_points,
-)
 from fedhp.sinks.targets import LogTarget
 
 LOG = logging.getLogger("fedhp")
@@ -53,7 +44,6 @@ class LogFollower:
 
     @property
     def working(self) -> list[LogTarget]:
-        """The targets that have not failed."""
         return [logs.target for logs in self._logs if not logs.failed]
 
     def __enter__(self) -> LogFollower:
@@ -113,11 +103,9 @@ def write_logs(
 
 @dataclass(slots=True)
 class _Session:
-    """A log that is open."""
-
-    description: RunDescription
+    description: points.RunDescription
     log: RunLog
-    last: RoundPoints | None = None
+    last: points.RoundPoints | None = None
 
 
 class _TargetLogs:
@@ -158,7 +146,6 @@ class _TargetLogs:
             )
 
     def _later(self) -> str:
-        """The command that writes these logs when the runs are over."""
         words = ["fedhp", "export", str(self._top), "--to", self.target.text]
         return shlex.join(words + ["--per-worker"] * self._per_worker)
 
@@ -179,22 +166,22 @@ class _TargetLogs:
     def _update(self, run: Path, *, last: bool, fresh: bool = False) -> bool:
         """Whether the run has ended."""
         with RunReader(run) as reader:
-            description = read_description(
+            description = points.read_description(
                 reader, folder=run, top=self._top, per_worker=self._per_worker
             )
             if description is None:
                 return False
             session = self._session(reader, description, fresh=fresh)
-            ended = reader.meta("status") in ENDED
+            ended = reader.meta("status") in points.ENDED
             if session is None:
                 return ended
-            rounds = read_points(reader, description, after=session.last)
+            rounds = points.read_points(reader, description, after=session.last)
             while some := list(islice(rounds, ROUNDS_AT_ONCE)):
                 session.log.write(some)
                 session.last = some[-1]
             if ended:
-                mark = log_mark(reader, description)
-                session.log.finish(read_outcome(reader), mark=mark)
+                mark = points.log_mark(reader, description)
+                session.log.finish(points.read_outcome(reader), mark=mark)
             elif last:
                 session.log.close("running" if reader.status == "running" else "interrupted")
             if ended or last:
@@ -202,7 +189,7 @@ class _TargetLogs:
             return ended
 
     def _session(
-        self, reader: RunReader, description: RunDescription, *, fresh: bool
+        self, reader: RunReader, description: points.RunDescription, *, fresh: bool
     ) -> _Session | None:
         """The open log of a run; None if there is a whole one."""
         run = description.folder
@@ -210,15 +197,15 @@ class _TargetLogs:
         if session is not None:
             last = session.last
             same = session.description == description
-            if same and (last is None or has_round(reader, description, last)):
+            if same and (last is None or points.has_round(reader, description, last)):
                 return session
             # The record was cut back since: what came after is not its past.
             del self._open[run]
             session.log.close("running")
         sink = self.target.load()
         place = sink.place_of(description, self.target.path)
-        ended = reader.meta("status") in ENDED
-        if ended and sink.is_marked(description, place, log_mark(reader, description)):
+        ended = reader.meta("status") in points.ENDED
+        if ended and sink.is_marked(description, place, points.log_mark(reader, description)):
             return None
         session = _Session(description, sink.open_log(description, place, fresh=fresh))
         self._open[run] = session
@@ -233,7 +220,6 @@ class _TargetLogs:
 
 
 def _runs_in(top: Path) -> list[Path]:
-    """The folders of all runs at or below a folder."""
     records = top.glob(f"**/{RECORD_FILE}")
     return sorted(record.parent for record in records if UNFINISHED not in record.parts)
 
@@ -262,6 +248,5 @@ def _leave_wal_mode(run: Path) -> None:
 
 
 def _words(error: BaseException) -> str:
-    """An error in one line."""
     text = " ".join(str(error).split()).partition(" [SQL:")[0]  # SQLAlchemy adds whole commands
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -54,7 +54,6 @@ def viewing(top: Path, path: Path | None) -> str:
 
 
 def store_uri(store: Path) -> str:
-    """The address of a store, as MLflow wants it."""
     return f"sqlite:///{store.absolute()}"
 
 
@@ -180,7 +179,6 @@ def _hash(description: RunDescription, store: Path) -> str:
 
 
 def _find(client: MlflowClient, description: RunDescription, store: Path) -> Any:
-    """The MLflow run of this run, None if there is none."""
     experiment = client.get_experiment_by_name(description.top.name)
     if experiment is None:
         return None
@@ -189,7 +187,6 @@ def _find(client: MlflowClient, description: RunDescription, store: Path) -> Any
 
 
 def _held(client: MlflowClient, run_id: str, names: Sequence[str]) -> dict[int, Values]:
-    """The metrics that the store has, by round."""
     held: dict[int, Values] = {}
     for name in names:
         for metric in client.get_metric_history(run_id, name):

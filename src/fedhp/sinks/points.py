@@ -86,8 +86,6 @@ class RoundPoints:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended."""
-
     summary: RunSummary
     round_index: int
     clock: float
@@ -129,7 +127,6 @@ def metric_word(metric: str) -> str:
 
 
 def _word(name: str) -> str:
-    """A name in letters that every library accepts."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import re
@@ -14,6 +13,7 @@ from typing import cast
 from fedhp.errors import ConfigError, install_extra
 from fedhp.sinks.base import Sink
 from fedhp.tables import COMMAND_LINE
+from fedhp.wording import did_you_mean
 
 # The sinks: the module of each, and the packages that it needs.
 SINKS = {
@@ -41,7 +41,6 @@ class LogTarget:
         return self.sink if self.path is None else f"{self.sink}:{self.path}"
 
     def check_folder(self, top: Path) -> None:
-        """Refuse a log that cannot be in the folder of the runs."""
         where = str(top.absolute())
         if self.sink == "mlflow" and self.path is None and NOT_IN_STORE.search(where):
             raise ConfigError(
@@ -74,9 +73,8 @@ def _what_is_wrong(text: str, option: str, *, taken: Container[str]) -> tuple[st
     """The problem with a target, what is allowed, and the fix."""
     name, separator, path = text.partition(":")
     if name not in SINKS:
-        close = difflib.get_close_matches(name, SINKS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
         allowed = f"{', '.join(SINKS)}, or one of them with a path (tensorboard:PATH)"
+        hint = did_you_mean(name, SINKS)
         return f"unknown log {text!r}", allowed, f"{hint}write {option} tensorboard, for example"
     problem = _wrong_path(name, path, given=bool(separator))
     if problem:

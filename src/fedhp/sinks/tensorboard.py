@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhp.sinks.base import has_mark, owned_folder, remove_mark, set_mark
+from fedhp.sinks.base import folder_for, has_mark, remove_mark, set_mark
 from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome, Values
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ EVENT_FORMAT = "brain.Event:2"  # the first event of every file
 
 def place_of(description: RunDescription, path: Path | None) -> Path:
     """A folder in that of the run, or below the one that was asked for."""
-    if path is None:
-        return description.folder / FOLDER
-    return owned_folder(description.top, path) / description.below_top
+    return folder_for(description, path, inside=FOLDER)
 
 
 def is_marked(description: RunDescription, place: Path, mark: str) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedhp.children import module_command
-from fedhp.sinks.base import has_mark, owned_folder, remove_mark, set_mark
+from fedhp.sinks.base import folder_for, has_mark, owned_folder, remove_mark, set_mark
 from fedhp.sinks.points import RoundPoints, RunDescription, RunOutcome
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ MOST_SECONDS = 60.0  # for starting and for ending the process that writes
 
 def place_of(description: RunDescription, path: Path | None) -> Path:
     """The folder that gets a folder wandb: that of the run, or below the one asked for."""
-    if path is None:
-        return description.folder
-    return owned_folder(description.top, path) / description.below_top
+    return folder_for(description, path)
 
 
 def is_marked(description: RunDescription, place: Path, mark: str) -> bool:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from emulator import Screen
 from fedhp.console.heartbeat import Activity
-from fedhp.console.progress import CampaignProgress, RunProgress
+from fedhp.console.progress import CampaignProgress
 from waiting import PATIENCE, wait_until
 
 WIDTHS = (40, 60, 80, 100, 160)
@@ -125,9 +125,11 @@ def test_a_run_that_was_stopped_is_not_done() -> None:
 
 def test_a_line_is_not_printed_twice_at_the_end() -> None:
     out = io.StringIO()
-    with RunProgress("fedhp", 2, console=Console(file=out, width=80)) as display:
-        display.update(event(1))
-        display.update(event(2))
+    display = CampaignProgress(console=Console(file=out, width=80))
+    display.begin("fedhp", 2)
+    with display:
+        display.update("fedhp", event(1))
+        display.update("fedhp", event(2))
     assert [line.split()[2] for line in out.getvalue().splitlines()] == ["0/2", "1/2", "2/2"]
 
 
@@ -151,10 +153,12 @@ def test_the_metric_has_its_own_name() -> None:
 def test_a_pipe_gets_whole_lines_at_the_start_and_the_end() -> None:
     out = io.StringIO()
     console = Console(file=out, width=40)
-    with RunProgress(LONG, 3, console=console) as display:
+    display = CampaignProgress(console=console)
+    display.begin(LONG, 3)
+    with display:
         assert out.getvalue() == f"{LONG}  round 0/3\n"
         for index in (1, 2, 3):
-            display.update(event(index, metric="R2"))
+            display.update(LONG, event(index, metric="R2"))
     last = out.getvalue().splitlines()[-1]
     assert last == f"{LONG}  round 3/3  R2 0.812  clock 1234.5 s  waiting 1.25 s  steps 31.5"
     assert "\x1b" not in out.getvalue()

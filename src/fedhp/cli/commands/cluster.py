@@ -14,26 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedhp.cli import parameters as cli
 from fedhp.cli.commands.coordinator import InsecureEtcd, LogFormat, Moved, Resume, check_log_format
 from fedhp.cli.commands.dash import Dash, DashPort, live_page
 from fedhp.cli.commands.verify import verify
 from fedhp.cli.help import CommandApp
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
-from fedhp.cli.parameters import (
-    ExperimentFile,
-    Json,
-    Overrides,
-    argument,
-    choose_folder,
-    next_commands,
-    option,
-    redirect_user_prints,
-    say,
-    shared_option,
-    suggest,
-    table_console,
-    wrong_option,
-)
 from fedhp.errors import Interrupted, RunError
 
 if TYPE_CHECKING:
@@ -48,23 +34,23 @@ REFRESH_SECONDS = 0.5  # between two updates of the display
 
 CoordinatorAddress = Annotated[
     str | None,
-    shared_option(
+    cli.shared_option(
         "HOST:PORT,...", "Address of a coordinator, also of a standby; several with commas."
     ),
 ]
 RunFolder = Annotated[
     Path | None,
-    shared_option("DIR", "Instead of --coordinator: the folder of a run on this machine."),
+    cli.shared_option("DIR", "Instead of --coordinator: the folder of a run on this machine."),
 ]
 Etcd = Annotated[
     str | None,
-    shared_option(
+    cli.shared_option(
         "etcds://HOST:PORT,...", "Instead of --coordinator: ask etcd which coordinator leads."
     ),
 ]
 Run = Annotated[
     str | None,
-    shared_option(
+    cli.shared_option(
         "RUN",
         "The run that is meant, or the first 8 digits of its name. Default: that of --out; "
         "otherwise a terminal asks.",
@@ -72,23 +58,29 @@ Run = Annotated[
 ]
 OperatorCerts = Annotated[
     Path | None,
-    shared_option(
+    cli.shared_option(
         "FOLDER", "Folder of keys and certificates. Default: DIR/certs with --out, else certs."
     ),
 ]
-OperatorName = Annotated[str, shared_option("NAME", "Name of the operator, as in its certificate.")]
+OperatorName = Annotated[
+    str, cli.shared_option("NAME", "Name of the operator, as in its certificate.")
+]
 
 
 @app.command()
 def up(
-    experiment: ExperimentFile,
-    overrides: Overrides = None,
-    workers: int | None = option("N", "Number of workers. Default: that of the experiment.", min=1),
-    out: Path | None = option("DIR", "Folder to write to or to continue."),
+    experiment: cli.ExperimentFile,
+    overrides: cli.Overrides = None,
+    workers: int | None = cli.option(
+        "N", "Number of workers. Default: that of the experiment.", min=1
+    ),
+    out: Path | None = cli.option("DIR", "Folder to write to or to continue."),
     resume: Resume = False,
     moved: Moved = False,
-    restart: bool = option("", "Restart a process that died, at most once a minute.", default=True),
-    as_json: Json = False,
+    restart: bool = cli.option(
+        "", "Restart a process that died, at most once a minute.", default=True
+    ),
+    as_json: cli.Json = False,
     log_format: LogFormat = "text",
     dash: Dash = False,
     dash_port: DashPort = None,
@@ -109,9 +101,9 @@ def up(
     changes = [*(overrides or []), *([] if workers is None else [f"workers={workers}"])]
     settings = load(experiment, changes)
     check_rate_of_command_line(settings, changes)
-    folder = choose_folder(out, experiment, resume=False)
+    folder = cli.choose_folder(out, experiment, resume=False)
     stop = StopRequest()
-    with live_page(dash, folder, port=dash_port), redirect_user_prints(as_json), stop:
+    with live_page(dash, folder, port=dash_port), cli.redirect_user_prints(as_json), stop:
         with Activity("starting"):
             from fedhp.cluster.ops import processes
             from fedhp.cluster.ops.launch import Cluster
@@ -144,7 +136,7 @@ def status(
     insecure_etcd: InsecureEtcd = False,
     certs: OperatorCerts = None,
     name: OperatorName = "operator",
-    as_json: Json = False,
+    as_json: cli.Json = False,
 ) -> None:
     """Show the progress of a run and its workers."""
     from fedhp.cluster.ops import operator
@@ -160,16 +152,16 @@ def status(
             )
     finally:
         for note in notes:
-            say(note, error=True)
+            cli.say(note, error=True)
     reply = status.reply
     if as_json:
         print(json.dumps(operator.status_json(reply, leader=status.leader)))
         return
-    say(status_line(reply))
+    cli.say(status_line(reply))
     if reply.members:
-        table_console().print(status_table(reply))
+        cli.table_console().print(status_table(reply))
     for line in trouble_lines(reply):
-        say(line)
+        cli.say(line)
 
 
 @app.command()
@@ -192,7 +184,7 @@ def stop(
 
 def _add_worker_command(action: str, words: str, text: str) -> None:
     def command(
-        worker: str = argument("NAME", words, default=...),
+        worker: str = cli.argument("NAME", words, default=...),
         coordinator: CoordinatorAddress = None,
         out: RunFolder = None,
         ha: Etcd = None,
@@ -226,11 +218,11 @@ _add_worker_command(
 
 @app.command()
 def gather(
-    folders: list[Path] = argument(
+    folders: list[Path] = cli.argument(
         "FOLDER", "The folders of all coordinators that led.", default=...
     ),
-    out: Path = option("RUN", "Folder to create for the combined run.", default=...),
-    as_json: Json = False,
+    out: Path = cli.option("RUN", "Folder to create for the combined run.", default=...),
+    as_json: cli.Json = False,
 ) -> None:
     """Combine the records of a run that several coordinators led, one after another."""
     from fedhp.cluster.audit import merge
@@ -249,17 +241,17 @@ def gather(
 
     planned = count(whole.planned, "round")
     for piece in whole.pieces:
-        say(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
-    say(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {planned})")
+        cli.say(f"{piece.rounds}: {piece.coordinator} (epoch {piece.epoch}), {piece.folder}")
+    cli.say(f"run: {whole.folder} ({whole.status}, {whole.rounds} of {planned})")
     if whole.missing:
-        say(f"{whole.missing}; the record has these rounds")
+        cli.say(f"{whole.missing}; the record has these rounds")
     if whole.stopped and whole.status != "finished":
-        say(f"the run was {whole.stopped}; `fedhp coordinator --resume` continues it")
+        cli.say(f"the run was {whole.stopped}; `fedhp coordinator --resume` continues it")
     elif whole.status != "finished":
-        say("the run is not over in these folders; did another coordinator lead afterwards?")
+        cli.say("the run is not over in these folders; did another coordinator lead afterwards?")
     path = shlex.quote(str(out))
     commands = ("show", "report", "cluster verify")
-    suggest("next:", [f"fedhp {command} {path}" for command in commands])
+    cli.suggest("next:", [f"fedhp {command} {path}" for command in commands])
 
 
 def _command(target: Target, **what: Any) -> None:
@@ -269,7 +261,9 @@ def _command(target: Target, **what: Any) -> None:
     patience = operator.TAKEOVER_SECONDS
     if not target.run:
         target = replace(target, run=_ask_run(target, patience=patience))
-    say(operator.command(target, patience=patience, notify=partial(say, error=True), **what))
+    cli.say(
+        operator.command(target, patience=patience, notify=partial(cli.say, error=True), **what)
+    )
 
 
 def _ask_run(target: Target, *, patience: float) -> str:
@@ -280,7 +274,7 @@ def _ask_run(target: Target, *, patience: float) -> str:
     status = operator.leader_status(target, patience=patience)
     run = status.reply.run
     if not sys.stdin.isatty():
-        raise wrong_option(
+        raise cli.wrong_option(
             "--run",
             f"is needed, since an address may be that of another run by now; {status.leader} "
             f"leads run {run}",
@@ -309,7 +303,7 @@ def _target(
 
     given = [option for option in (address, out, ha) if option is not None]
     if len(given) != 1:
-        raise wrong_option(
+        raise cli.wrong_option(
             "--coordinator, --out, --ha",
             "only one of them is allowed" if given else "one of them is needed",
             allowed="--coordinator HOST:PORT, --out DIR of a run on this machine, or "
@@ -317,7 +311,7 @@ def _target(
             fix="for example: fedhp cluster status --out runs/NAME-1",
         )
     if run is not None and not re.fullmatch("[0-9a-f]{8,32}", run):
-        raise wrong_option(
+        raise cli.wrong_option(
             "--run",
             f"{run!r} does not name a run",
             allowed="the 32 hexadecimal digits of a run, or at least the first 8 of them",
@@ -388,12 +382,12 @@ def _print_result(cluster: Cluster, seconds: float, *, as_json: bool) -> None:
         }
         print(json.dumps(facts))
         return
-    table_console().print(comparison_table([summary]))
+    cli.table_console().print(comparison_table([summary]))
     if cost:
-        say(cost)
+        cli.say(cost)
     if reason := cluster.stopped():
-        say(f"the run was {reason}; to continue it, run the same command with --resume")
-    say(f"run: {cluster.folder}")
-    say(f"logs: {cluster.folder / 'logs'}")
-    say(f"models: {cluster.folder / 'workers'}")
-    suggest("next:", next_commands(cluster.folder, summary.rounds))
+        cli.say(f"the run was {reason}; to continue it, run the same command with --resume")
+    cli.say(f"run: {cluster.folder}")
+    cli.say(f"logs: {cluster.folder / 'logs'}")
+    cli.say(f"models: {cluster.folder / 'workers'}")
+    cli.suggest("next:", cli.next_commands(cluster.folder, summary.rounds))

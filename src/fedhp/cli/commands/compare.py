@@ -6,66 +6,48 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhp.cli import parameters as cli
 from fedhp.cli.commands.dash import Dash, DashPort, live_page, suggest_dash
 from fedhp.cli.logs import Log, PerWorker, end_of_runs, follow, parse_log
-from fedhp.cli.parameters import (
-    ExperimentFile,
-    Jobs,
-    Json,
-    Out,
-    Overrides,
-    Ray,
-    Resume,
-    Seeds,
-    TrustedModules,
-    check_compared,
-    choose_folder,
-    option,
-    parse_seeds,
-    redirect_user_prints,
-    say,
-    table_console,
-    trust_modules,
-)
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.campaign import Cell
 
 
 def compare(
-    experiment: ExperimentFile,
-    overrides: Overrides = None,
-    algorithms: str | None = option(
+    experiment: cli.ExperimentFile,
+    overrides: cli.Overrides = None,
+    algorithms: str | None = cli.option(
         "LIST",
         "Algorithms, separated by commas, such as fedhp,fedhp:deadline=fill,dpsgd. "
         "Default: compare.algorithms in the file.",
     ),
-    seeds: Seeds = None,
-    out: Out = None,
-    resume: Resume = False,
-    trust: TrustedModules = None,
-    as_json: Json = False,
-    jobs: Jobs = None,
-    ray: Ray = None,
-    labels: list[str] | None = option(
+    seeds: cli.Seeds = None,
+    out: cli.Out = None,
+    resume: cli.Resume = False,
+    trust: cli.TrustedModules = None,
+    as_json: cli.Json = False,
+    jobs: cli.Jobs = None,
+    ray: cli.Ray = None,
+    labels: list[str] | None = cli.option(
         "ALGORITHM=NAME",
         "A name for tables and figures, such as 'adpsgd:steps=100=tuned AD-PSGD'; may be repeated.",
         "--label",
     ),
-    figures: bool = option("", "Save figures.", default=True),
+    figures: bool = cli.option("", "Save figures.", default=True),
     dash: Dash = False,
     dash_port: DashPort = None,
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
     """Run several algorithms on one experiment and compare them."""
-    trust_modules(trust)
-    check_compared(experiment, overrides or [], algorithms)
+    cli.trust_modules(trust)
+    cli.check_compared(experiment, overrides or [], algorithms)
     targets = parse_log(log, per_worker=per_worker)
 
     from fedhp.console import Activity
 
-    with redirect_user_prints(as_json), Activity("starting") as activity:
+    with cli.redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
         from fedhp.config import Draft
         from fedhp.console.campaign import run_with_progress
@@ -73,12 +55,12 @@ def compare(
         from fedhp.engine.runs.variants import split_algorithms
         from fedhp.report.labels import names_for, parse_names, read_names
 
-        folder = choose_folder(out, experiment, resume=resume)
+        folder = cli.choose_folder(out, experiment, resume=resume)
         cells = plan_cells(
             Draft.read(experiment),
             overrides=overrides or [],
             algorithms=None if algorithms is None else split_algorithms(algorithms),
-            seeds=None if seeds is None else parse_seeds(seeds),
+            seeds=None if seeds is None else cli.parse_seeds(seeds),
             out=folder,
         )
         cell_labels = list(dict.fromkeys(cell.label for cell in cells))
@@ -138,11 +120,11 @@ def _finish(
     if as_json:
         print(json.dumps(result))
         return
-    table_console().print(comparison_table(summaries, names=names))
+    cli.table_console().print(comparison_table(summaries, names=names))
     for line in paired_lines(summaries, names=names):
-        say(line)
-    say(f"runs, table and numbers: {folder}")
+        cli.say(line)
+    cli.say(f"runs, table and numbers: {folder}")
     suggest_dash(folder)
     if figure_paths:
         files = f"{count(len(figure_paths), 'file')}; start with overview.png"
-        say(f"figures: {folder / 'figures'} ({files})")
+        cli.say(f"figures: {folder / 'figures'} ({files})")

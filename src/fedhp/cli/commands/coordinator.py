@@ -6,63 +6,59 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from fedhp.cli import parameters as cli
 from fedhp.cli.commands.dash import Dash, DashPort, live_page
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
-from fedhp.cli.parameters import (
-    ExperimentFile,
-    Overrides,
-    choose_folder,
-    option,
-    say,
-    shared_option,
-    suggest,
-    wrong_option,
-)
 from fedhp.errors import service_exit_codes
 
 if TYPE_CHECKING:
     from fedhp.cluster.ops.logs import Format
     from fedhp.types import RoundRecord
 
-Certs = Annotated[Path, shared_option("FOLDER", "Folder of keys and certificates.")]
+Certs = Annotated[Path, cli.shared_option("FOLDER", "Folder of keys and certificates.")]
 InsecureEtcd = Annotated[
-    bool, shared_option("", "Accept an etcd without TLS (etcd://). Not safe.", "--insecure-etcd")
+    bool,
+    cli.shared_option("", "Accept an etcd without TLS (etcd://). Not safe.", "--insecure-etcd"),
 ]
 Resume = Annotated[
-    bool, shared_option("", "Continue a run that `fedhp cluster stop` ended.", "--resume")
+    bool, cli.shared_option("", "Continue a run that `fedhp cluster stop` ended.", "--resume")
 ]
 Moved = Annotated[
     bool,
-    shared_option(
+    cli.shared_option(
         "",
         "Continue a run folder that was moved or restored here; its original is gone.",
         "--moved",
     ),
 ]
 Metrics = Annotated[
-    str | None, shared_option("HOST:PORT", "Serve /metrics and /healthz, e.g. 127.0.0.1:9100.")
+    str | None, cli.shared_option("HOST:PORT", "Serve /metrics and /healthz, e.g. 127.0.0.1:9100.")
 ]
-LogFormat = Annotated[str, shared_option("text|json", "Format of the log lines.")]
+LogFormat = Annotated[str, cli.shared_option("text|json", "Format of the log lines.")]
 
 
 def coordinator(
-    experiment: ExperimentFile,
-    listen: str = option("HOST:PORT", "Address to listen on; 0.0.0.0 is all.", default=...),
-    overrides: Overrides = None,
-    name: str = option("NAME", "Name of this machine in its certificate.", default="coordinator"),
+    experiment: cli.ExperimentFile,
+    listen: str = cli.option("HOST:PORT", "Address to listen on; 0.0.0.0 is all.", default=...),
+    overrides: cli.Overrides = None,
+    name: str = cli.option(
+        "NAME", "Name of this machine in its certificate.", default="coordinator"
+    ),
     certs: Certs = Path("certs"),
-    out: Path | None = option("DIR", "Folder to write to or to continue."),
-    allow: Path | None = option(
+    out: Path | None = cli.option("DIR", "Folder to write to or to continue."),
+    allow: Path | None = cli.option(
         "FILE",
         "File with the names of the machines that may connect. Default: all that have a "
         "certificate.",
     ),
-    advertise: str | None = option("HOST:PORT", "Address that others connect to, if not --listen."),
-    min_workers: int | None = option(
+    advertise: str | None = cli.option(
+        "HOST:PORT", "Address that others connect to, if not --listen."
+    ),
+    min_workers: int | None = cli.option(
         "N", "Pause while there are fewer workers (cluster.min_workers).", min=1
     ),
-    max_workers: int | None = option("N", "Maximum number of workers (workers).", min=1),
-    ha: str | None = option(
+    max_workers: int | None = cli.option("N", "Maximum number of workers (workers).", min=1),
+    ha: str | None = cli.option(
         "etcds://HOST:PORT,...",
         "Run several coordinators, one of which leads, with their state in etcd.",
     ),
@@ -109,7 +105,7 @@ def coordinator(
     settings = CoordinatorProcessSettings(
         experiment=loaded,
         certificates=certs,
-        folder=choose_folder(out, experiment, resume=False),
+        folder=cli.choose_folder(out, experiment, resume=False),
         name=name,
         listen=listen,
         allow=allow,
@@ -125,7 +121,7 @@ def coordinator(
     logs.set_up(who=name, form=form)
     folder = settings.folder
     path = shlex.quote(str(folder))
-    say(f"run: {folder}; to continue it, run the same command with --out {path}")
+    cli.say(f"run: {folder}; to continue it, run the same command with --out {path}")
 
     async def run() -> str:
         stop = asyncio.Event()
@@ -139,11 +135,11 @@ def coordinator(
     with live_page(dash, folder, port=dash_port), service_exit_codes(), logs_of_run:
         reason = asyncio.run(run())
     if reason:
-        say(
+        cli.say(
             f"the run was {reason}; to continue it, run the same command with --out {path} --resume"
         )
         return
-    suggest("the run is over; see:", [f"fedhp show {path}", f"fedhp dash {path} --open"])
+    cli.suggest("the run is over; see:", [f"fedhp show {path}", f"fedhp dash {path} --open"])
     suggest_viewing(folder, logs_of_run.working)
 
 
@@ -153,7 +149,7 @@ def check_log_format(word: str) -> Format:
     for form in FORMATS:
         if form == word:
             return form
-    raise wrong_option(
+    raise cli.wrong_option(
         "--log-format",
         f"unknown log format {word!r}",
         allowed=", ".join(FORMATS),
@@ -167,4 +163,4 @@ def _print(record: RoundRecord, folder: Path, rounds: int) -> None:
 
     with RunReader(folder) as run:
         metric = run.meta("metric")
-    say(round_line(round_facts(record, metric), rounds))
+    cli.say(round_line(round_facts(record, metric), rounds))

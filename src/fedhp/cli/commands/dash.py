@@ -104,9 +104,7 @@ def dash(
 
 
 @contextmanager
-def live_page(
-    wanted: bool, folder: Path, *, port: int | None, quiet: bool = False
-) -> Iterator[None]:
+def live_page(wanted: bool, folder: Path, *, port: int | None) -> Iterator[None]:
     """While a command runs, its page if --dash is given; it ends with the command."""
     if not wanted:
         if port is not None:

@@ -6,17 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhp.cli import parameters as cli
 from fedhp.cli.commands.dash import Dash, DashPort, live_page, suggest_dash
 from fedhp.cli.logs import Log, PerWorker, end_of_runs, follow, parse_log
-from fedhp.cli.parameters import (
-    Jobs,
-    Json,
-    argument,
-    option,
-    redirect_user_prints,
-    say,
-    table_console,
-)
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.suite import Suite
@@ -25,24 +17,24 @@ WHAT = "fig1 ... fig7 | tables | all"
 
 
 def reproduce(
-    what: list[str] | None = argument(WHAT, "Figures to reproduce. Default: all."),
-    profile: str = option(
+    what: list[str] | None = cli.argument(WHAT, "Figures to reproduce. Default: all."),
+    profile: str = cli.option(
         "NAME",
         "quick (an hour on 2 cores), standard (5 hours) or paper (needs GPUs).",
         default="quick",
     ),
-    out: Path | None = option(
+    out: Path | None = cli.option(
         "DIR", "Folder to write to or to continue. Default: runs/reproduce-PROFILE."
     ),
-    changes: list[str] | None = option("key=value", "Change a setting in every run.", "--set"),
-    files: Path | None = option(
+    changes: list[str] | None = cli.option("key=value", "Change a setting in every run.", "--set"),
+    files: Path | None = cli.option(
         "DIR", "Folder with figN.toml and sets/. Default: the paper's own files."
     ),
-    sets: str | None = option(
+    sets: str | None = cli.option(
         "NAMES", "Only these data sets: emnist, mnist, cifar10, image100. Default: all."
     ),
-    jobs: Jobs = None,
-    as_json: Json = False,
+    jobs: cli.Jobs = None,
+    as_json: cli.Json = False,
     dash: Dash = False,
     dash_port: DashPort = None,
     log: Log = None,
@@ -56,7 +48,7 @@ def reproduce(
 
     from fedhp.console import Activity
 
-    with redirect_user_prints(as_json), Activity("starting") as activity:
+    with cli.redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
         from fedhp.console.campaign import run_with_progress
         from fedhp.engine.runs.suite import check_suite, choose_figures, profile_folder, read_suite
@@ -94,9 +86,9 @@ def reproduce(
     if as_json:
         print(json.dumps(result.as_json()))
     else:
-        table_console().print(result.table())
-        say(f"report: {result.page}")
-        say(f"figures, numbers and verdicts: {folder}")
+        cli.table_console().print(result.table())
+        cli.say(f"report: {result.page}")
+        cli.say(f"figures, numbers and verdicts: {folder}")
         suggest_dash(folder)
     end_of_runs(logs, errors, as_json=as_json)
 
@@ -108,12 +100,12 @@ def _announce(suite: Suite) -> None:
     cells = suite.cells()
     done = len(finished_cells(cells))
     names = ", ".join(figure.name for figure in suite.figures)
-    say(
+    cli.say(
         f"profile {suite.profile}: {count(len(cells), 'run')} for {names}, {done} of them finished",
         error=True,
     )
     for data_set in suite.sets.values():
         if data_set.key in suite.missing:
-            say(f"{data_set.title}: skipped. {suite.missing[data_set.key]}", error=True)
+            cli.say(f"{data_set.title}: skipped. {suite.missing[data_set.key]}", error=True)
         elif data_set.note:
-            say(f"{data_set.title}: {data_set.note}", error=True)
+            cli.say(f"{data_set.title}: {data_set.note}", error=True)

@@ -4,47 +4,32 @@ from __future__ import annotations
 
 import json
 
+from fedhp.cli import parameters as cli
 from fedhp.cli.commands.dash import Dash, DashPort, live_page
 from fedhp.cli.logs import Log, PerWorker, follow, parse_log, suggest_viewing
-from fedhp.cli.parameters import (
-    ExperimentFile,
-    Json,
-    Out,
-    Overrides,
-    Resume,
-    TrustedModules,
-    choose_folder,
-    load_settings,
-    next_commands,
-    redirect_user_prints,
-    say,
-    suggest,
-    table_console,
-    trust_modules,
-)
 
 
 def run(
-    experiment: ExperimentFile,
-    overrides: Overrides = None,
-    out: Out = None,
-    resume: Resume = False,
-    trust: TrustedModules = None,
-    as_json: Json = False,
+    experiment: cli.ExperimentFile,
+    overrides: cli.Overrides = None,
+    out: cli.Out = None,
+    resume: cli.Resume = False,
+    trust: cli.TrustedModules = None,
+    as_json: cli.Json = False,
     dash: Dash = False,
     dash_port: DashPort = None,
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
     """Run one experiment."""
-    folder = choose_folder(out, experiment, resume=resume)
-    trust_modules(trust)
-    settings = load_settings(experiment, overrides or [])
+    folder = cli.choose_folder(out, experiment, resume=resume)
+    cli.trust_modules(trust)
+    settings = cli.load_settings(experiment, overrides or [])
     targets = parse_log(log, per_worker=per_worker)
 
-    from fedhp.console import Activity, RunProgress
+    from fedhp.console import Activity, CampaignProgress
 
-    with live_page(dash, folder, port=dash_port), redirect_user_prints(as_json):
+    with live_page(dash, folder, port=dash_port), cli.redirect_user_prints(as_json):
         with Activity("starting") as activity:
             from fedhp.cli.stopping import StopRequest
             from fedhp.engine.runs.job import round_event
@@ -60,10 +45,11 @@ def run(
         label = settings.algorithm.name
         done, horizon = started.rounds_done(), settings.horizon
         logs = follow(folder, targets, per_worker=per_worker)
-        progress = RunProgress(label, settings.rounds, done=done, horizon=horizon)
-        with stop, logs, progress as display:
+        display = CampaignProgress()
+        display.begin(label, settings.rounds, done=done, horizon=horizon)
+        with stop, logs, display:
             for record in started.rounds():
-                display.update(round_event(record, metric))
+                display.update(label, round_event(record, metric))
     with RunReader(folder) as reader:
         summary = reader.summary()
         cost = cost_of(reader)
@@ -72,8 +58,8 @@ def run(
     else:
         from fedhp.report.tables import comparison_table
 
-        table_console().print(comparison_table([summary]))
-        say(cost)
-        say(f"run: {folder}")
-        suggest("next:", next_commands(folder, summary.rounds))
+        cli.table_console().print(comparison_table([summary]))
+        cli.say(cost)
+        cli.say(f"run: {folder}")
+        cli.suggest("next:", cli.next_commands(folder, summary.rounds))
         suggest_viewing(folder, logs.working)

@@ -6,46 +6,29 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedhp.cli import parameters as cli
 from fedhp.cli.logs import Log, PerWorker, end_of_runs, follow, parse_log
-from fedhp.cli.parameters import (
-    ExperimentFile,
-    Jobs,
-    Json,
-    Out,
-    Ray,
-    Resume,
-    Seeds,
-    TrustedModules,
-    argument,
-    choose_folder,
-    option,
-    parse_seeds,
-    redirect_user_prints,
-    say,
-    table_console,
-    trust_modules,
-)
 
 if TYPE_CHECKING:
     from fedhp.report.sweep import SweepResult
 
 
 def sweep(
-    experiment: ExperimentFile,
-    settings: list[str] = argument(
+    experiment: cli.ExperimentFile,
+    settings: list[str] = cli.argument(
         "key=a,b,c",
         "Settings and their values, separated by commas. A setting with a single value "
         "is the same in every run.",
         default=...,
     ),
-    seeds: Seeds = None,
-    out: Out = None,
-    resume: Resume = False,
-    trust: TrustedModules = None,
-    as_json: Json = False,
-    jobs: Jobs = None,
-    ray: Ray = None,
-    figures: bool = option("", "Save the figure.", default=True),
+    seeds: cli.Seeds = None,
+    out: cli.Out = None,
+    resume: cli.Resume = False,
+    trust: cli.TrustedModules = None,
+    as_json: cli.Json = False,
+    jobs: cli.Jobs = None,
+    ray: cli.Ray = None,
+    figures: bool = cli.option("", "Save the figure.", default=True),
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
@@ -53,12 +36,12 @@ def sweep(
 
     With --resume, finished runs are not repeated; values and seeds may be added.
     """
-    trust_modules(trust)
+    cli.trust_modules(trust)
     targets = parse_log(log, per_worker=per_worker)
 
     from fedhp.console import Activity
 
-    with redirect_user_prints(as_json), Activity("starting") as activity:
+    with cli.redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
         from fedhp.config import Draft
         from fedhp.console.campaign import run_with_progress
@@ -67,11 +50,11 @@ def sweep(
         from fedhp.report.formatting import short_names
         from fedhp.report.sweep import read_sweep
 
-        folder = choose_folder(out, experiment, resume=resume)
+        folder = cli.choose_folder(out, experiment, resume=resume)
         plan = plan_sweep(
             Draft.read(experiment),
             settings=settings,
-            seeds=None if seeds is None else parse_seeds(seeds),
+            seeds=None if seeds is None else cli.parse_seeds(seeds),
             out=folder,
         )
         activity.now("checking the settings")
@@ -99,7 +82,7 @@ def _finish(result: SweepResult, folder: Path, *, as_json: bool, figures: bool) 
     if as_json:
         print(json.dumps(result.as_json()))
         return
-    table_console().print(sweep_table(result))
-    say(f"runs, table and numbers: {folder}")
+    cli.table_console().print(sweep_table(result))
+    cli.say(f"runs, table and numbers: {folder}")
     if picture is not None:
-        say(f"figure: {picture}")
+        cli.say(f"figure: {picture}")

@@ -6,55 +6,37 @@ import json
 import shlex
 from typing import TYPE_CHECKING
 
+from fedhp.cli import parameters as cli
 from fedhp.cli.logs import Log, PerWorker, end_of_runs, follow, parse_log
-from fedhp.cli.parameters import (
-    ExperimentFile,
-    Jobs,
-    Json,
-    Out,
-    Overrides,
-    Ray,
-    Resume,
-    TrustedModules,
-    check_compared,
-    choose_folder,
-    option,
-    parse_seeds,
-    redirect_user_prints,
-    say,
-    suggest,
-    table_console,
-    trust_modules,
-)
 
 if TYPE_CHECKING:
     from fedhp.report.tune import TuneResult
 
 
 def tune(
-    experiment: ExperimentFile,
-    overrides: Overrides = None,
-    algorithms: str | None = option(
+    experiment: cli.ExperimentFile,
+    overrides: cli.Overrides = None,
+    algorithms: str | None = cli.option(
         "LIST",
         "Algorithms, separated by commas. Settings that are given are fixed, "
         "such as adpsgd:overlap=true, or have a range, such as adpsgd:steps=5..50. "
         "Default: compare.algorithms in the file.",
     ),
-    budget: int = option("N", "Trials for each of the algorithms.", default=20),
-    target: float | None = option(
+    budget: int = cli.option("N", "Trials for each of the algorithms.", default=20),
+    target: float | None = cli.option(
         "SHARE",
         "The accuracy that is to be reached soon, such as 0.9. "
         "Default: the highest of evaluation.targets in the file.",
     ),
-    tuning_seeds: str = option("LIST", "The seeds of every trial.", default="0-2"),
-    seeds: str = option("LIST", "The held-out seeds of the comparison.", default="6-8"),
-    out: Out = None,
-    resume: Resume = False,
-    trust: TrustedModules = None,
-    as_json: Json = False,
-    jobs: Jobs = None,
-    ray: Ray = None,
-    figures: bool = option("", "Save the figure.", default=True),
+    tuning_seeds: str = cli.option("LIST", "The seeds of every trial.", default="0-2"),
+    seeds: str = cli.option("LIST", "The held-out seeds of the comparison.", default="6-8"),
+    out: cli.Out = None,
+    resume: cli.Resume = False,
+    trust: cli.TrustedModules = None,
+    as_json: cli.Json = False,
+    jobs: cli.Jobs = None,
+    ray: cli.Ray = None,
+    figures: bool = cli.option("", "Save the figure.", default=True),
     log: Log = None,
     per_worker: PerWorker = False,
 ) -> None:
@@ -66,15 +48,15 @@ def tune(
 
     entries = None if algorithms is None else split_algorithms(algorithms)
     labels = None if entries is None else ",".join(split_ranges(entry)[0] for entry in entries)
-    trust_modules(trust)
-    check_compared(experiment, overrides or [], labels)
-    tuned_on = parse_seeds(tuning_seeds, option="--tuning-seeds")
-    compared_on = parse_seeds(seeds)
+    cli.trust_modules(trust)
+    cli.check_compared(experiment, overrides or [], labels)
+    tuned_on = cli.parse_seeds(tuning_seeds, option="--tuning-seeds")
+    compared_on = cli.parse_seeds(seeds)
     targets = parse_log(log, per_worker=per_worker)
 
     from fedhp.console import Activity
 
-    with redirect_user_prints(as_json), Activity("starting") as activity:
+    with cli.redirect_user_prints(as_json), Activity("starting") as activity:
         from fedhp.cli.stopping import StopRequest
         from fedhp.config import Draft
         from fedhp.console.tune import tune_with_progress
@@ -90,7 +72,7 @@ def tune(
             target=target,
             tuning_seeds=tuned_on,
             seeds=compared_on,
-            out=choose_folder(out, experiment, resume=resume),
+            out=cli.choose_folder(out, experiment, resume=resume),
         )
         activity.now("checking the settings")
         check_tuning(plan, resume=resume)
@@ -118,11 +100,11 @@ def _finish(result: TuneResult, *, as_json: bool, figures: bool) -> None:
     if as_json:
         print(json.dumps(result.as_json()))
         return
-    table_console().print(tune_table(result))
+    cli.table_console().print(tune_table(result))
     for line in result.verdicts():
-        say(line)
+        cli.say(line)
     folder = result.found.tuning.folder
-    say(f"table, numbers and every trial: {folder} (tune.md, tune.json, trials.csv)")
+    cli.say(f"table, numbers and every trial: {folder} (tune.md, tune.json, trials.csv)")
     if picture is not None:
-        say(f"figure: {picture}")
-    suggest("the comparison as a page:", [f"fedhp report {shlex.quote(str(folder))}"])
+        cli.say(f"figure: {picture}")
+    cli.suggest("the comparison as a page:", [f"fedhp report {shlex.quote(str(folder))}"])

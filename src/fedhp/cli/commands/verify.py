@@ -7,14 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedhp.cli.parameters import (
-    Json,
-    TrustedModules,
-    argument,
-    redirect_user_prints,
-    say,
-    trust_modules,
-)
+from fedhp.cli import parameters as cli
 from fedhp.errors import FedhpError
 
 if TYPE_CHECKING:
@@ -30,15 +23,15 @@ class NotVerified(FedhpError):
 
 
 def verify(
-    folder: Path = argument("DIR", "The folder of a run over the network.", default=...),
-    trust: TrustedModules = None,
-    as_json: Json = False,
+    folder: Path = cli.argument("DIR", "The folder of a run over the network.", default=...),
+    trust: cli.TrustedModules = None,
+    as_json: cli.Json = False,
 ) -> None:
     """Check that a run kept the protocol's promises and that a simulation gives the same bits."""
     from fedhp.console import Activity
 
-    trust_modules(trust)
-    with redirect_user_prints(as_json), Activity("checking the run and repeating it"):
+    cli.trust_modules(trust)
+    with cli.redirect_user_prints(as_json), Activity("checking the run and repeating it"):
         from fedhp.cluster.audit.invariants import check_invariants, find_pauses
         from fedhp.cluster.audit.verify import verify as repeat
 
@@ -55,21 +48,21 @@ def verify(
 
 def _print(verification: Verification, violations: list[Violation], pauses: list[Pause]) -> None:
     if verification.missing:
-        say(f"only a part of the run can be checked: {verification.missing}")
+        cli.say(f"only a part of the run can be checked: {verification.missing}")
     for violation in violations:
-        say(f"broken promise: {violation}")
+        cli.say(f"broken promise: {violation}")
     if not violations:
-        say("protocol: every promise was kept (rounds, epochs, reports, models, deadlines)")
+        cli.say("protocol: every promise was kept (rounds, epochs, reports, models, deadlines)")
     for pause in pauses:
-        say(f"pause of {pause.end - pause.start:.1f} s, which does not count: {pause.why}")
+        cli.say(f"pause of {pause.end - pause.start:.1f} s, which does not count: {pause.why}")
     if verification.comparable:
         for line in _round_lines(verification):
-            say(line)
+            cli.say(line)
     elif verification.rounds:
-        say(f"models: not comparable: {verification.rounds[0].why_not}")
+        cli.say(f"models: not comparable: {verification.rounds[0].why_not}")
     errors = verification.times.errors
     if len(errors):
-        say(
+        cli.say(
             f"round times: predicted from the measured times with an error of "
             f"{100 * errors.mean():.1f} % on average, {100 * errors.max():.1f} % at most"
         )

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedhp.cli.parameters import (
-    Json,
-    TrustedModules,
-    argument,
-    option,
-    redirect_user_prints,
-    table_console,
-    trust_modules,
-)
+from fedhp.cli import parameters as cli
 
 
 def whatif(
-    run: Path = argument("RUN", "A run folder; the run may be unfinished.", default=...),
-    overrides: list[str] | None = argument("key=value", "Settings of the run to change."),
-    planners: list[str] | None = option(
+    run: Path = cli.argument("RUN", "A run folder; the run may be unfinished.", default=...),
+    overrides: list[str] | None = cli.argument("key=value", "Settings of the run to change."),
+    planners: list[str] | None = cli.option(
         "VARIANT",
         "A planner such as fedhp:deadline=fill; may be repeated. "
         "Default: FedHP and the algorithms it is compared with.",
         "--planner",
     ),
-    trust: TrustedModules = None,
-    as_json: Json = False,
+    trust: cli.TrustedModules = None,
+    as_json: cli.Json = False,
 ) -> None:
     """Replay a run with other planners or settings: how long would rounds and waiting be?"""
     from fedhp.console import Activity
 
-    trust_modules(trust)
-    with redirect_user_prints(as_json), Activity("replaying the run"):
+    cli.trust_modules(trust)
+    with cli.redirect_user_prints(as_json), Activity("replaying the run"):
         from fedhp.engine.replay.whatif import whatif as replayed
 
         result = replayed(run, planners or (), overrides=overrides or ())
@@ -44,7 +36,7 @@ def whatif(
 
     from fedhp.report.whatif import whatif_table, whatif_words
 
-    console = table_console()
+    console = cli.table_console()
     console.print(whatif_table(result))
     console.print()
     for sentence in whatif_words(result):
