@@ -11,22 +11,21 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedhp.algorithms.base import Observation
 from fedhp.algorithms.pens import PENS
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.codec import IncomingModels, ModelCodec, OutgoingModel
 from fedhp.config import AttackConfig, ExchangeConfig, load, parse, to_tables
+from fedhp.engine.prepare import shard_spec_of
 from fedhp.engine.runs.run import checkpoint_of, loop_of, restore
 from fedhp.engine.shard.arrivals import WHOLE, Arrivals
 from fedhp.engine.sharded import LocalExecutor
 from fedhp.errors import ConfigError
 from fedhp.exchange import DirectedMixing, WeightedMixing
+from fedhp.exchange.base import Exchange
 from fedhp.learn.attack import attackers_of, poisoned
 from fedhp.learn.params import Layout, Slot
 from fedhp.learn.topk import COPY_ROUNDS
-from fedhp.rounds.planner import with_min_peers
 from fedhp.timing import Network
-from fedhp.types import Decision, Plan
 from unit.engine.runs import EXACT, NORMED, bits, carry_out, prepared_of
 
 SIZE: dict[str, Any] = {
@@ -48,6 +47,10 @@ def rows(count: int) -> list[NDArray[np.float32]]:
     return [(start + step).astype(np.float32) for step in np.cumsum(steps, axis=0)]
 
 
+def arrivals_of(exchange: ExchangeConfig) -> Arrivals:
+    return Arrivals(replace(shard_spec_of(prepared_of("dpsgd")), exchange=exchange, layout=LAYOUT))
+
+
 def pulled(outgoing: OutgoingModel, incoming: IncomingModels) -> tuple[str, NDArray[np.float32]]:
     base, receiver = incoming.begin("sender")
     encoded = outgoing.take("reader", base)
@@ -62,15 +65,8 @@ def test_what_arrives_has_the_bits_of_the_network(compression: str) -> None:
     codec = ModelCodec(LAYOUT)
     outgoing = OutgoingModel(codec, compression=compression, share=0.05)
     incoming = IncomingModels(codec, compression=compression)
-    arrivals = Arrivals(
-        ExchangeConfig.model_validate(
-            {"compression": compression, **({"topk_share": 0.05} if compression == "topk" else {})}
-        ),
-        AttackConfig(),
-        attackers=(),
-        layout=LAYOUT,
-        seed=0,
-    )
+    share = {"topk_share": 0.05} if compression == "topk" else {}
+    arrivals = arrivals_of(ExchangeConfig.model_validate({"compression": compression, **share}))
     last = 5 + COPY_ROUNDS + 1
     for round_index, row in zip([1, 2, 3, 5, last, last + COPY_ROUNDS], rows(6), strict=True):
         for copies in (outgoing.copies, incoming.copies):
@@ -91,9 +87,7 @@ def test_what_arrives_has_the_bits_of_the_network(compression: str) -> None:
 
 def test_a_round_that_is_given_up_leaves_the_copies_as_they_were() -> None:
     first, second, third = rows(3)
-    arrivals = Arrivals(
-        ExchangeConfig(compression="topk"), AttackConfig(), attackers=(), layout=LAYOUT, seed=0
-    )
+    arrivals = arrivals_of(ExchangeConfig(compression="topk"))
     arrivals.begin(1)
     arrivals.received(0, 1, torch.from_numpy(first))
     arrivals.commit()
@@ -103,9 +97,7 @@ def test_a_round_that_is_given_up_leaves_the_copies_as_they_were() -> None:
     assert bits(arrivals.state()) == before
     arrivals.begin(2)
     once = arrivals.received(0, 1, torch.from_numpy(third)).clone()
-    other = Arrivals(
-        ExchangeConfig(compression="topk"), AttackConfig(), attackers=(), layout=LAYOUT, seed=0
-    )
+    other = arrivals_of(ExchangeConfig(compression="topk"))
     arrivals.begin(2)
     other.load(arrivals.state(), torch.device("cpu"))
     other.begin(2)
@@ -246,33 +238,26 @@ def test_pens_has_enough_peers_in_both_stages(symmetric: bool) -> None:
 def test_sources_are_added_the_fastest_first() -> None:
     network = Network(np.array([1e6, 9e6, 8e6, 5e6, 7e6, 6e6]), 1e6)
     here = np.array([True, True, True, True, True, False])
-    observation = Observation(1, 0.0, 0.1, here, network)
     sources = np.array([[1, -1], [0, 3], [-1, -1], [4, 1], [-1, 0], [-1, -1]])
-    plan = Plan(
-        exchange=DirectedMixing(sources),
-        local_steps=np.ones(6, dtype=np.int64),
-        decision=Decision(
-            links=np.empty((0, 2), dtype=np.int64),
-            verdicts=np.empty(0, dtype=np.int64),
-            link_time=np.empty(0),
-            rule="own",
-        ),
-    )
-    added = with_min_peers(plan, observation, least=3).exchange
+
+    def with_min_peers(exchange: Exchange, least: int) -> Exchange:
+        return exchange.with_min_peers(here, network, least=least, round_index=1)
+
+    directed = DirectedMixing(sources)
+    added = with_min_peers(directed, 3)
     assert isinstance(added, DirectedMixing)
     chosen = [set(row[row >= 0].tolist()) for row in added.sources]
     # Worker 2 gets the fastest three; worker 5 is away; the slow worker 0 only where it was.
     assert chosen == [{1, 2, 3}, {0, 3, 2}, {1, 4, 3}, {4, 1, 2}, {0, 1, 2}, set()]
-    assert with_min_peers(plan, observation, least=0) is plan
-    nothing = replace(plan, exchange=DirectedMixing(np.full((6, 0), -1)))
-    kept = with_min_peers(nothing, observation, least=3).exchange
+    assert with_min_peers(directed, 0) is directed
+    kept = with_min_peers(DirectedMixing(np.full((6, 0), -1)), 3)
     assert isinstance(kept, DirectedMixing)
     assert kept.sources.shape == (6, 0), "nothing is mixed in this round"
     ring = np.array([[i, (i + 1) % 5] for i in range(5)])
-    weighted = replace(plan, exchange=WeightedMixing(ring, np.full(5, 0.5), np.full(6, 0.5)))
-    assert with_min_peers(weighted, observation, least=1) is weighted
+    weighted = WeightedMixing(ring, np.full(5, 0.5), np.full(6, 0.5))
+    assert with_min_peers(weighted, 1) is weighted
     with pytest.raises(ConfigError, match="gives worker 0 1: poisoned models"):
-        with_min_peers(weighted, observation, least=2)
+        with_min_peers(weighted, 2)
 
 
 @pytest.mark.parametrize("algorithm", ["fedhp", "pens"])
