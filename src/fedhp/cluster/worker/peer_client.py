@@ -284,8 +284,8 @@ class PeerClient:
             )
             self._connections[peer.name] = connection
         connection.last_round = self._session.attempt.round_index
-        connection.calls += 1
         stream = getattr(connection.stub, method)(request, timeout=max(patience, 0.01))
+        connection.calls += 1
         try:
             yield stream
         except (Refused, BadModel) as error:
