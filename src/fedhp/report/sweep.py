@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fedhp.engine.runs.run import is_run
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
+    """The values of the settings that vary, and the runs with these values."""
+
     texts: tuple[str, ...]
     values: tuple[Any, ...]
     runs: tuple[RunSummary, ...]
@@ -43,9 +46,10 @@ class Combination:
 
     @property
     def metric(self) -> str:
+        """What the runs measure."""
         return self.runs[0].metric if self.runs else ACCURACY
 
-    def spread(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
+    def _spread(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
         values = map(value, self.finished)
         return interval([number for number in values if number is not None])
 
@@ -59,14 +63,11 @@ class Combination:
 
     def _result(self, value: Callable[[RunSummary], float | None]) -> Interval | None:
         scale = 100.0 if self.metric == ACCURACY else 1.0
-        return self.spread(lambda run: None if (v := value(run)) is None else scale * v)
+        return self._spread(lambda run: None if (v := value(run)) is None else scale * v)
 
     def time_to(self, target: str) -> Interval | None:
         """The virtual time to a target, over the seeds that reached it."""
-        return self.spread(lambda run: run.time_to_target.get(target))
-
-    def sent_to(self, target: str) -> Interval | None:
-        return self.spread(lambda run: run.bytes_to_target.get(target))
+        return self._spread(lambda run: run.time_to_target.get(target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class SweepResult:
 
     @property
     def targets(self) -> list[str]:
+        """The targets of all runs, lowest first."""
         return sorted({target for run in self._runs for target in run.time_to_target}, key=float)
 
     @property
@@ -149,14 +151,14 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
         columns.append(_texts(result, times, part="reached", missing="not reached"))
     for target in result.targets:
         headers.append(f"sent to\n{target_name(target, metric or ACCURACY)}")
-        sent = partial(Combination.sent_to, target=target)
+        sent = partial(_sent_to, target)
         columns.append(_sizes(result, sent, missing="not reached"))
     for time in result.times:
         headers.append(f"at {time_name(time)}\n{unit}".strip())
         at_time = partial(Combination.result_at, time=time)
         columns.append(_texts(result, at_time, decimals=decimals, part="seeds"))
     headers += ["data\nsent", "seeds"]
-    columns.append(_sizes(result, lambda each: each.spread(lambda run: run.bytes_sent)))
+    columns.append(_sizes(result, attrgetter("bytes_sent")))
     columns.append([_seeds(each) for each in result.combinations])
     cells = zip(*columns, strict=True)
     rows = [[*each.texts, *row] for each, row in zip(result.combinations, cells, strict=True)]
@@ -190,13 +192,17 @@ def _texts(
 
 
 def _sizes(
-    result: SweepResult, number: Callable[[Combination], Interval | None], *, missing: str = MISSING
+    result: SweepResult, value: Callable[[RunSummary], float | None], *, missing: str = MISSING
 ) -> list[str]:
     texts = []
     for each in result.combinations:
-        spread, none = number(each), missing if each.finished else MISSING
+        spread, none = each._spread(value), missing if each.finished else MISSING
         texts.append(none if spread is None else data_size(spread.mean))
     return texts
+
+
+def _sent_to(target: str, run: RunSummary) -> float | None:
+    return run.bytes_to_target.get(target)
 
 
 def _seeds(combination: Combination) -> str:

@@ -56,11 +56,13 @@ class TuneResult:
 
     @property
     def metric(self) -> str:
+        """What the runs measure."""
         measured = [*(trial.measured for trial in self.found.trials), *self.found.compared.values()]
         return next((run.metric for each in measured for run in each.runs), ACCURACY)
 
     @property
     def names(self) -> dict[str, str]:
+        """The names of the algorithms, by label."""
         return names_for(algorithm.label for algorithm in self.found.tuning.algorithms)
 
     def best_settings(self) -> dict[str, dict[str, Any]]:
@@ -87,6 +89,7 @@ class TuneResult:
         return rows
 
     def rule(self) -> str:
+        """How the settings were chosen, in words."""
         tuning = self.found.tuning
         seeds, held_out = (listed(map(str, s)) for s in (tuning.tuning_seeds, tuning.seeds))
         word = "seed" if len(tuning.tuning_seeds) == 1 else "seeds"
