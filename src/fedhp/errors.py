@@ -72,7 +72,8 @@ class FedhpError(Exception):
 
 class ConfigError(FedhpError):
     """A wrong setting: its key and its value; the source (file or command line) is added where
-    that is known. others: keys of settings with which the value would be right."""
+    that is known. others: keys of settings with which the value would be right.
+    idle: the key without which the experiment is the same."""
 
     def __init__(
         self,
@@ -83,8 +84,9 @@ class ConfigError(FedhpError):
         allowed: str = "",
         fix: str = "",
         others: Sequence[str] = (),
+        idle: str = "",
     ) -> None:
-        self.key, self.detail, self.others = key, problem, tuple(others)
+        self.key, self.detail, self.others, self.idle = key, problem, tuple(others), idle
         super().__init__(problem, allowed=allowed, fix=fix)
         self.name_source(source)
 

@@ -35,21 +35,17 @@ REPLACED_BY_TASKS = (
 )
 
 
-class Refusal(ConfigError):
-    """A setting that a rule refuses; idle: the key without which the experiment is the same."""
-
-    def __init__(
-        self,
-        key: str,
-        problem: str,
-        *,
-        allowed: str,
-        fix: str,
-        idle: str = "",
-        others: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(problem, key=key, allowed=allowed, fix=fix, others=others)
-        self.idle = idle
+def refusal(
+    key: str,
+    problem: str,
+    *,
+    allowed: str,
+    fix: str,
+    idle: str = "",
+    others: tuple[str, ...] = (),
+) -> ConfigError:
+    """Of a setting; idle: the key without which the experiment is the same."""
+    return ConfigError(problem, key=key, allowed=allowed, fix=fix, others=others, idle=idle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class Change:
 class SettingRule:
     """One relation between settings."""
 
-    def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
+    def refusals(self, experiment: Experiment) -> Iterator[ConfigError]:
         yield from ()
 
     def drops(self, change: Change) -> Iterable[str]:
@@ -90,7 +86,7 @@ class Only(SettingRule):
     number: str = ""  # how the value is written in the error
     even_default: bool = False  # set to its default it is refused too, so it is not written
 
-    def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
+    def refusals(self, experiment: Experiment) -> Iterator[ConfigError]:
         kind, value = value_at(experiment, self.when), value_at(experiment, self.key)
         if kind in self.values:
             return
@@ -99,7 +95,7 @@ class Only(SettingRule):
         if self.even_default:
             given = value is not None and is_set(experiment, self.key)
         if given:
-            yield Refusal(
+            yield refusal(
                 self.key,
                 f"{shown}has no effect: {self.when} is {kind!r}",
                 allowed=f"{self.key} with {self.when} = {' or '.join(map(repr, self.values))} only",
@@ -138,12 +134,12 @@ class OneOf(SettingRule):
     written: bool = True  # the key, beside the other one
     has_effect: bool = True  # a record with both is not what anybody wanted
 
-    def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
+    def refusals(self, experiment: Experiment) -> Iterator[ConfigError]:
         value, other = value_at(experiment, self.key), value_at(experiment, self.other)
         unset = default_of(self.key) if self.unset is None else self.unset
         given = is_set(experiment, self.key) if self.even_default else value != unset
         if other is not None and given:
-            yield Refusal(
+            yield refusal(
                 self.key,
                 f"{_shown(value, 'g' if isinstance(value, float) else '')} has no effect: "
                 f"{self.other} is {other:g}",
@@ -167,12 +163,12 @@ class Needs(SettingRule):
     key: str
     files: tuple[str, ...]
 
-    def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
+    def refusals(self, experiment: Experiment) -> Iterator[ConfigError]:
         value = value_at(experiment, self.key)
         given = any(value_at(experiment, file) is not None for file in self.files)
         if not given and value != default_of(self.key):
             verb = "is" if len(self.files) == 1 else "are"
-            yield Refusal(
+            yield refusal(
                 self.key,
                 f"{_shown(value)} has no effect: {' and '.join(self.files)} {verb} not set",
                 allowed=f"{self.key} with {' or '.join(self.files)} only",
@@ -193,13 +189,13 @@ class Recorded(SettingRule):
     file: str
     keys: tuple[str, ...]
 
-    def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
+    def refusals(self, experiment: Experiment) -> Iterator[ConfigError]:
         if value_at(experiment, self.file) is None:
             return
         for key in self.keys:
             value = value_at(experiment, key)
             if value not in (default_of(key), default_of(key, experiment.world.profile)):
-                yield Refusal(
+                yield refusal(
                     key,
                     f"{_shown(value)} has no effect: {self.file} has the speeds of devices and "
                     "links",
@@ -218,12 +214,12 @@ class Replaced(SettingRule):
 
     keys: tuple[str, ...]
 
-    def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
+    def refusals(self, experiment: Experiment) -> Iterator[ConfigError]:
         for key in self.omits(experiment):
             if is_set(experiment, key):
                 is_data = "." in key
                 shown = key if is_data else f"{key}.name"
-                yield Refusal(
+                yield refusal(
                     shown,
                     f"is set, but has no effect: the task {experiment.task.name!r} has its own "
                     f"{'data' if is_data else 'model'}",
@@ -251,9 +247,9 @@ class Added(SettingRule):
 class Refuses(SettingRule):
     """Anything else that is refused."""
 
-    find: Callable[[Experiment], Iterator[Refusal]]
+    find: Callable[[Experiment], Iterator[ConfigError]]
 
-    def refusals(self, experiment: Experiment) -> Iterator[Refusal]:
+    def refusals(self, experiment: Experiment) -> Iterator[ConfigError]:
         yield from self.find(experiment)
 
 
@@ -303,20 +299,20 @@ def _settings_of_profiles(change: Change) -> Iterable[str]:
     return sorted({f"world.{name}" for profile in known for name in flatten(profile)})
 
 
-def _partition(experiment: Experiment) -> Iterator[Refusal]:
+def _partition(experiment: Experiment) -> Iterator[ConfigError]:
     """A partition that is neither built in nor the user's own, and options of one's own only."""
     name = experiment.data.partition
     if is_dotted(name):
         return
     if name not in PARTITIONS:
-        yield Refusal(
+        yield refusal(
             "data.partition",
             f"unknown partition {name!r}",
             allowed=", ".join(PARTITIONS) + ", or a dotted path to your own (module:function)",
             fix=f"{did_you_mean(name, PARTITIONS)}set data.partition to one of these",
         )
     if experiment.data.partition_options:
-        yield Refusal(
+        yield refusal(
             "data.partition_options",
             f"has no effect: data.partition is {name!r}",
             allowed="data.partition_options with your own partition (module:function) only",
@@ -325,9 +321,9 @@ def _partition(experiment: Experiment) -> Iterator[Refusal]:
         )
 
 
-def _milestones(experiment: Experiment) -> Iterator[Refusal]:
+def _milestones(experiment: Experiment) -> Iterator[ConfigError]:
     if experiment.training.schedule == "step" and experiment.training.milestones is None:
-        yield Refusal(
+        yield refusal(
             "training.milestones",
             "is required: training.schedule is 'step'",
             allowed="a list of rounds, or of seconds with decay_by = 'time'",
@@ -335,11 +331,11 @@ def _milestones(experiment: Experiment) -> Iterator[Refusal]:
         )
 
 
-def _points_of_the_schedule(experiment: Experiment) -> Iterator[Refusal]:
+def _points_of_the_schedule(experiment: Experiment) -> Iterator[ConfigError]:
     training = experiment.training
     milestones = training.milestones or []
     if any(a >= b for a, b in pairwise(milestones)):
-        yield Refusal(
+        yield refusal(
             "training.milestones",
             f"the values {', '.join(f'{value:g}' for value in milestones)} do not rise",
             allowed="numbers, each above the one before",
@@ -348,7 +344,7 @@ def _points_of_the_schedule(experiment: Experiment) -> Iterator[Refusal]:
     for key, values in (("milestones", milestones), ("warmup", [training.warmup])):
         broken = [value for value in values if not value.is_integer()]
         if training.decay_by == "round" and broken:
-            yield Refusal(
+            yield refusal(
                 f"training.{key}",
                 f"the value {broken[0]:g} is not a number of rounds",
                 allowed="whole numbers of rounds, or seconds with training.decay_by = 'time'",
@@ -356,7 +352,7 @@ def _points_of_the_schedule(experiment: Experiment) -> Iterator[Refusal]:
             )
 
 
-def _bounds(experiment: Experiment) -> Iterator[Refusal]:
+def _bounds(experiment: Experiment) -> Iterator[ConfigError]:
     """Ranges of bandwidths that end below their beginning."""
     links = experiment.world.bandwidth
     lines = {name: getattr(links, name) for name in ("uplink", "downlink")}
@@ -366,7 +362,7 @@ def _bounds(experiment: Experiment) -> Iterator[Refusal]:
         *((f"{name}.low", line.low, line.high) for name, line in ranges.items()),
     ):
         if low > high:
-            yield Refusal(
+            yield refusal(
                 f"world.bandwidth.{name}",
                 f"the value {low} is above high = {high}",
                 allowed=f"at most {high}",
@@ -374,10 +370,10 @@ def _bounds(experiment: Experiment) -> Iterator[Refusal]:
             )
 
 
-def _absences(experiment: Experiment) -> Iterator[Refusal]:
+def _absences(experiment: Experiment) -> Iterator[ConfigError]:
     for number, absence in enumerate(experiment.world.away):
         if absence.first > absence.last:
-            yield Refusal(
+            yield refusal(
                 f"world.away.{number}.first",
                 f"the value {absence.first} is after last = {absence.last}",
                 allowed=f"at most {absence.last}",
@@ -385,17 +381,17 @@ def _absences(experiment: Experiment) -> Iterator[Refusal]:
             )
 
 
-def _one_source_of_speeds(experiment: Experiment) -> Iterator[Refusal]:
+def _one_source_of_speeds(experiment: Experiment) -> Iterator[ConfigError]:
     world = experiment.world
     if world.device_trace is not None and world.trace is not None:
-        yield Refusal(
+        yield refusal(
             "world.device_trace",
             "is set, and so is world.trace: both say how fast devices and links are",
             allowed="one of world.trace and world.device_trace",
             fix=REMOVE_ONE,
         )
     if world.device_trace is not None and world.bandwidth.per == "link":
-        yield Refusal(
+        yield refusal(
             "world.bandwidth.per",
             "is 'link', but world.device_trace has one bandwidth for each worker",
             allowed="'worker' with world.device_trace",
@@ -403,7 +399,7 @@ def _one_source_of_speeds(experiment: Experiment) -> Iterator[Refusal]:
         )
     given = world.bandwidth.uplink != 1.0 or world.bandwidth.downlink != 1.0
     if world.trace is not None and given:
-        yield Refusal(
+        yield refusal(
             "world.bandwidth.uplink",
             "has no effect with world.trace, which has the speeds themselves",
             allowed="columns uplink and downlink in the trace",
@@ -411,7 +407,7 @@ def _one_source_of_speeds(experiment: Experiment) -> Iterator[Refusal]:
         )
 
 
-def _cosine(experiment: Experiment) -> Iterator[Refusal]:
+def _cosine(experiment: Experiment) -> Iterator[ConfigError]:
     """A cosine ends with the run, so the run has an end in its unit."""
     training = experiment.training
     if training.schedule != "cosine":
@@ -420,7 +416,7 @@ def _cosine(experiment: Experiment) -> Iterator[Refusal]:
     if by_time != (experiment.horizon is not None):
         unit, end, other = ("time", "horizon", "round") if by_time else ("round", "rounds", "time")
         missing = "horizon" if by_time else "number of rounds"
-        yield Refusal(
+        yield refusal(
             "training.schedule",
             f"is 'cosine' by {unit}, which ends with the run, but the run has no {missing}",
             allowed="training.decay_by = 'round' with rounds, or 'time' with horizon",
@@ -428,7 +424,7 @@ def _cosine(experiment: Experiment) -> Iterator[Refusal]:
         )
     length = experiment.horizon if by_time else experiment.rounds
     if length and training.warmup >= length:
-        yield Refusal(
+        yield refusal(
             "training.warmup",
             f"the value {training.warmup:g} leaves nothing of the run ({length:g}) for the cosine",
             allowed=f"less than {length:g}",
@@ -436,10 +432,10 @@ def _cosine(experiment: Experiment) -> Iterator[Refusal]:
         )
 
 
-def _accuracy_is_a_share(experiment: Experiment) -> Iterator[Refusal]:
+def _accuracy_is_a_share(experiment: Experiment) -> Iterator[ConfigError]:
     goal = experiment.until.accuracy
     if goal is not None and experiment.task.name == "classification" and not 0 < goal <= 1:
-        yield Refusal(
+        yield refusal(
             "until.accuracy",
             f"the value {goal:g} is not an accuracy",
             allowed="a share above 0 and at most 1",
@@ -447,11 +443,11 @@ def _accuracy_is_a_share(experiment: Experiment) -> Iterator[Refusal]:
         )
 
 
-def _lines_of_workers(experiment: Experiment) -> Iterator[Refusal]:
+def _lines_of_workers(experiment: Experiment) -> Iterator[ConfigError]:
     for name in ("uplink", "downlink"):
         line = getattr(experiment.world.bandwidth, name)
         if isinstance(line, list) and len(line) != experiment.workers:
-            yield Refusal(
+            yield refusal(
                 f"world.bandwidth.{name}",
                 f"the list has {len(line)} factors, but workers = {experiment.workers}",
                 allowed=f"one number for all, {experiment.workers} numbers, or a range: "
@@ -461,10 +457,10 @@ def _lines_of_workers(experiment: Experiment) -> Iterator[Refusal]:
             )
 
 
-def _absent_workers_exist(experiment: Experiment) -> Iterator[Refusal]:
+def _absent_workers_exist(experiment: Experiment) -> Iterator[ConfigError]:
     for absence in experiment.world.away:
         if absence.worker >= experiment.workers:
-            yield Refusal(
+            yield refusal(
                 "world.away",
                 f"unknown worker {absence.worker}: workers = {experiment.workers}",
                 allowed=f"workers 0 to {experiment.workers - 1}",
@@ -473,10 +469,10 @@ def _absent_workers_exist(experiment: Experiment) -> Iterator[Refusal]:
             )
 
 
-def _somebody_is_honest(experiment: Experiment) -> Iterator[Refusal]:
+def _somebody_is_honest(experiment: Experiment) -> Iterator[ConfigError]:
     workers, attackers = experiment.workers, experiment.attack.count(experiment.workers)
     if attackers >= workers:
-        yield Refusal(
+        yield refusal(
             "attack.share",
             f"{attackers} of {workers} workers would attack, and nobody is left",
             allowed="a share that leaves an honest worker",
@@ -582,7 +578,7 @@ RULES: tuple[SettingRule, ...] = (
 )
 
 
-def refusals(experiment: Experiment) -> Iterator[Refusal]:
+def refusals(experiment: Experiment) -> Iterator[ConfigError]:
     for rule in RULES:
         yield from rule.refusals(experiment)
 

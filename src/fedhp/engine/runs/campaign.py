@@ -102,10 +102,9 @@ def plan_cells(
     return cells
 
 
-def refuse_repeated(
-    values: Sequence[object], *, key: str, source: str = "", fix: str = "", what: str = ""
-) -> None:
-    """Refuse a list that is empty, or of which two entries would share a folder."""
+def refuse_repeated(values: Sequence[object], *, key: str, fix: str = "", what: str = "") -> None:
+    """Refuse a list that is empty, or of which two entries would share a folder; the key is that of
+    a setting, or an option."""
     folders = [folder_name(str(value)) for value in values]
     repeated = [value for i, value in enumerate(values) if folders[i] in folders[:i]]
     if repeated or not values:
@@ -113,7 +112,7 @@ def refuse_repeated(
         raise ConfigError(
             f"{what}{repeated[0]!r} is given twice" if repeated else "the list is empty",
             key=key,
-            source=source,
+            source=COMMAND_LINE if key.startswith("--") else "",
             allowed="a list that is not empty and has no entry twice",
             fix=fix or f"correct --{name}, or [compare] in the file",
         )

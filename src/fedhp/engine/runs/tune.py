@@ -247,7 +247,7 @@ def import_optuna() -> Any:
 def _check_seeds(tuning_seeds: Sequence[int], seeds: Sequence[int]) -> None:
     for option, numbers in (("--tuning-seeds", tuning_seeds), ("--seeds", seeds)):
         fix = f"correct {option}"
-        refuse_repeated(numbers, key=option, source=COMMAND_LINE, fix=fix, what="the seed ")
+        refuse_repeated(numbers, key=option, fix=fix, what="the seed ")
     both = [seed for seed in seeds if seed in tuning_seeds]
     if both:
         raise ConfigError(
