@@ -222,6 +222,15 @@ def test_a_large_or_endless_body_is_refused(real_runs: Path) -> None:
     assert large.status_code == chunked.status_code == 400
 
 
+@pytest.mark.parametrize(("size", "status"), [(16_384, 422), (16_385, 400)])
+def test_the_largest_body(real_runs: Path, size: int, status: int) -> None:
+    """One that is read is refused for what it says."""
+    with client_of(real_runs, access=ACTING) as client:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        content = b'"' + b"x" * (size - 2) + b'"'
+        assert client.post("/api/stop", content=content, headers=headers).status_code == status
+
+
 READS = ("runs", "run", "summary", "progress", "decisions", "workers", "events", "openapi.json")
 
 

@@ -10,6 +10,7 @@ import pytest
 from faults.invented_run import DEADLINE, RUN, InventedRun
 from fedhp.cluster.audit import invariants
 from fedhp.cluster.audit.invariants import check_invariants, find_pauses, longest_pause
+from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.errors import RunError
 
 
@@ -302,6 +303,24 @@ def test_a_stopped_coordinator_is_not_blamed_for_the_time_it_was_stopped(tmp_pat
     run.report(1, facts)
     run.commit(facts, [0, 1])
     assert broken_rules(run, tmp_path) == set()
+
+
+def test_the_time_that_a_coordinator_is_stopped(tmp_path: Path) -> None:
+    """In parts, and to the end if it is not continued."""
+    run = good()
+    moments = []
+    for kind in ("stop", "cont", "stop"):
+        run.clock += 10
+        moments.append(run.note("faults", "fault", kind=kind, target="coordinator")["at"])
+        run.note("faults", "fault", kind=kind, target="w0")
+    timeline = read_timeline(run.write(tmp_path))
+    stopped, continued, again = moments
+    term = timeline.terms[-1]
+    assert timeline.idle_seconds(term, stopped, continued) == pytest.approx(continued - stopped)
+    assert timeline.idle_seconds(term, continued, again) == 0.0
+    end = again + 7.0
+    seconds = timeline.idle_seconds(term, stopped + 1.0, end)
+    assert seconds == pytest.approx(continued - stopped - 1.0 + 7.0)
 
 
 @pytest.mark.parametrize("where", ["in a round", "between rounds"])

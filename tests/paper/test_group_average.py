@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from contract.rounds import federation, observe, report
-from fedhp.algorithms import Observation
+from fedhp.algorithms import Observation, fedhp_plus
 from fedhp.algorithms.fedhp_plus import FedHPPlus, FedHPPlusState
 from fedhp.algorithms.group_tree import build_tree, fastest_first
 from fedhp.exchange import GroupAverage
@@ -409,6 +409,34 @@ def test_a_round_without_an_average_keeps_the_smoothed_transfer_time() -> None:
         state, _ = algorithm.plan(state, observation, reports)
         smoothed.append(state.transfer_time)
     np.testing.assert_allclose(smoothed, [np.nan, 4.0, 4.0, 3.4, 3.4])
+
+
+def test_of_equally_fast_links_the_one_to_the_earlier_worker_is_taken() -> None:
+    """Who is already in the tree stays the parent: no deeper than it has to be."""
+    speeds = np.full((5, 5), 4 * MEGABIT)
+    tree = build_tree(Network(speeds, 12 * MEGABIT), root=2, others=[0, 1, 3, 4], leaves=[])
+    assert tree.workers.tolist() == [2, 0, 1, 3, 4]
+    assert tree.parents.tolist() == [-1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("budget", "sizes"), [(11, [5, 12]), (12, [5, 8, 12]), (24, [5, 7, 10, 12])]
+)
+def test_so_many_sizes_are_tried(
+    budget: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The smallest and the largest always, others as far as they are affordable."""
+    monkeypatch.setattr(fedhp_plus, "WORKERS_TRIED", budget)
+    tried = []
+
+    class Counting(FedHPPlus):
+        def _exchange(self, fragment: int, network: Network, **chosen: Any) -> GroupAverage:
+            tried.append(len(chosen["holders"]) + len(chosen["returning"]))
+            return super()._exchange(fragment, network, **chosen)
+
+    algorithm = Counting()
+    algorithm.plan(algorithm.start(federation(12)), observe(12, 2, away=False), report(None, 12, 0))
+    assert tried == sizes
 
 
 def test_thousands_of_workers_are_planned() -> None:

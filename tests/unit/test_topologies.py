@@ -339,6 +339,22 @@ def test_a_star_without_its_center_in_a_recording_is_refused(tmp_path: Path) -> 
     assert caught.value.key == "world.availability_trace"
 
 
+@pytest.mark.parametrize(("away", "refused"), [(0, True), (1, False)])
+def test_the_center_of_a_star_is_worker_0_if_nothing_is_said(away: int, refused: bool) -> None:
+    tables = {
+        "workers": 4,
+        "rounds": 5,
+        "algorithm": {"name": "dpsgd", "neighbors": "base"},
+        "topology": {"name": "star"},
+        "world": {"away": [{"worker": away, "first": 2, "last": 3}]},
+    }
+    if not refused:
+        planning_context(parse(tables), model_bits=1e6)
+        return
+    with pytest.raises(ConfigError, match=r"worker 0, the center of the star, is away in rounds 2"):
+        planning_context(parse(tables), model_bits=1e6)
+
+
 def test_own_topologies_may_change_and_are_checked() -> None:
     own = cycle(f"{__name__}:pairs_in_turn", 5)
     assert [topology.links.tolist() for topology in own] == [[[1, 2], [3, 4]], [[0, 1], [2, 3]]]

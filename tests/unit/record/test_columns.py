@@ -38,6 +38,20 @@ def test_added_columns_come_last() -> None:
     assert len({column.name for column in WORKER_COLUMNS}) == len(WORKER_COLUMNS)
 
 
+def test_what_sinks_log_of_every_worker() -> None:
+    """Names of a log are a promise: charts that people made refer to them."""
+    assert {column.name for column in WORKER_COLUMNS if column.logged} == {
+        "local_steps",
+        "step_time",
+        "communication_time",
+        "worker_time",
+        "waiting_time",
+        "train_loss",
+        "bandwidth",
+        "links",
+    }
+
+
 def test_a_record_without_a_column_is_read_and_gets_it_when_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,11 +32,10 @@ ROUNDS_TO_RETURN = 2
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was broken: which one, how and when."""
+    """A promise that was broken: which one, and how."""
 
     rule: str
     text: str
-    at: float = 0.0  # s, wall clock of the machine
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.text}"
@@ -67,7 +66,7 @@ def longest_pause(folder: Path) -> float:
 
 
 Invariant: TypeAlias = Callable[[RunTimeline], Iterator[Violation]]
-Found: TypeAlias = Iterator[tuple[str, float]]  # what is wrong, and when it was
+Found: TypeAlias = Iterator[str]  # what is wrong
 
 
 def promise(rule: str) -> Callable[[Callable[[RunTimeline], Found]], Invariant]:
@@ -76,7 +75,7 @@ def promise(rule: str) -> Callable[[Callable[[RunTimeline], Found]], Invariant]:
     def named(find: Callable[[RunTimeline], Found]) -> Invariant:
         @wraps(find)
         def check(timeline: RunTimeline) -> Iterator[Violation]:
-            return (Violation(rule, text, at) for text, at in find(timeline))
+            return (Violation(rule, text) for text in find(timeline))
 
         return check
 
@@ -93,18 +92,18 @@ def every_round_is_committed_once(timeline: RunTimeline) -> Iterator[Violation]:
         if resumed != last:
             rule = "lost" if resumed.round_index <= last.round_index else "unknown"
             text = f"epoch {term.epoch} continued from ({resumed}), but ({last}) was committed"
-            yield Violation(rule, text, term.at)
+            yield Violation(rule, text)
         for event in term.events_of(Committed):
             attempt, index = event.attempt, event.attempt.round_index
             if index <= last.round_index:
                 text = f"round {index} was committed again by ({attempt})"
-                yield Violation("doubled", text, event.at)
+                yield Violation("doubled", text)
             elif index > last.round_index + 1:
                 text = f"({attempt}) was committed directly after ({last})"
-                yield Violation("lost", text, event.at)
+                yield Violation("lost", text)
             if attempt.epoch != term.epoch or attempt not in term.participants:
                 text = f"({attempt}) was committed in epoch {term.epoch}, which never began it"
-                yield Violation("unknown", text, event.at)
+                yield Violation("unknown", text)
             last = max(last, attempt, key=lambda attempt: attempt.round_index)
 
 
@@ -117,12 +116,12 @@ def every_epoch_has_one_coordinator(timeline: RunTimeline) -> Found:
         who, epoch = term.coordinator, term.epoch
         other = leaders.setdefault(epoch, term)
         if other is not term:
-            yield f"{other.coordinator} and {who} both led epoch {epoch}", term.at
+            yield f"{other.coordinator} and {who} both led epoch {epoch}"
         elif epoch <= newest.get(who, 0):
-            yield f"{who} led epoch {epoch} after epoch {newest[who]}", term.at
+            yield f"{who} led epoch {epoch} after epoch {newest[who]}"
         newest[who] = epoch
         if term.run != timeline.terms[0].run:
-            yield f"{who} led another run: {term.run}", term.at
+            yield f"{who} led another run: {term.run}"
 
 
 @promise("obedience")
@@ -137,11 +136,10 @@ def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Found:
                 continue
             attempt = event.attempt
             if attempt.epoch < largest:
-                yield f"{name} obeyed epoch {attempt.epoch} after epoch {largest}", event.at
+                yield f"{name} obeyed epoch {attempt.epoch} after epoch {largest}"
             largest = max(largest, attempt.epoch)
             if not is_begun(attempt):
-                text = f"{name} obeyed an order for ({attempt}), which no coordinator began"
-                yield text, event.at
+                yield f"{name} obeyed an order for ({attempt}), which no coordinator began"
 
 
 @promise("model")
@@ -167,8 +165,7 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Found:
             if event.is_a(kinds.Advanced, kinds.CaughtUp):
                 current = event.attempt
                 if current not in timeline.committed and current not in (INITIAL, start):
-                    text = f"{name} took over {_model_of(current)}, which was not committed"
-                    yield text, event.at
+                    yield f"{name} took over {_model_of(current)}, which was not committed"
             if event.is_a(kinds.Trained) and "turn" not in event and current is not None:
                 attempt = event.attempt
                 if groups:
@@ -178,7 +175,7 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Found:
                 else:
                     wrong = current != expected.get(attempt.round_index)
                 if wrong:
-                    yield f"{name} trained for ({attempt}) from {_model_of(current)}", event.at
+                    yield f"{name} trained for ({attempt}) from {_model_of(current)}"
 
 
 def _counted_attempts(timeline: RunTimeline) -> dict[str, list[Attempt]]:
@@ -225,8 +222,7 @@ def averages_have_all_participants(timeline: RunTimeline) -> Found:
         for attempt in sorted(groups.keys() & timeline.committed):
             missing = sorted((groups[attempt] or frozenset()) - reports.get(attempt, set()))
             if missing:
-                text = f"({attempt}) was committed, but participants {missing} did not report"
-                yield text, term.at
+                yield f"({attempt}) was committed, but participants {missing} did not report"
 
 
 def _model_of(attempt: Attempt) -> str:
@@ -246,7 +242,7 @@ def every_report_counts_once(timeline: RunTimeline) -> Found:
                 workers = sorted({who for done, who, _ in counted if done == event.attempt})
                 if workers != sorted(named):
                     text = f"the commit of ({event.attempt}) names the reports of workers {named}, "
-                    yield f"{text}but those of {workers} were counted", event.at
+                    yield f"{text}but those of {workers} were counted"
             if not event.is_a(Reported):
                 continue
             attempt, worker, _ = key = _report_key(event)
@@ -261,7 +257,7 @@ def every_report_counts_once(timeline: RunTimeline) -> Found:
             elif worker not in participants:
                 problem = "was counted, but the worker does not take part"
             if problem:
-                yield f"the report of worker {worker} for ({attempt}) {problem}", event.at
+                yield f"the report of worker {worker} for ({attempt}) {problem}"
             counted.add(key)
 
 
@@ -279,7 +275,7 @@ def reports_have_the_digest_of_the_stored_model(timeline: RunTimeline) -> Found:
     for event in timeline.events_of(Reported):
         if stored.get(_report_key(event), event["digest"]) != event["digest"]:
             text = f"worker {event.worker} reported another model for ({event.attempt}) than it "
-            yield f"{text}stored", event.at
+            yield f"{text}stored"
 
 
 @promise("quorum")
@@ -290,7 +286,7 @@ def commits_have_enough_reports(timeline: RunTimeline) -> Found:
             count, needed = len(event["reported"]), max(1, term.min_workers)
             if count < needed and not term.asynchronous and not event.get("why"):
                 text = f"({event.attempt}) was committed with {count} reports; at least {needed} "
-                yield f"{text}are needed", event.at
+                yield f"{text}are needed"
 
 
 @promise("pause")
@@ -306,7 +302,7 @@ def attempts_end_by_their_deadline(timeline: RunTimeline) -> Found:
             late = seconds > event["deadline"] + GRACE
             if late and not timeline.is_pause_announced(term, start, ends[attempt]):
                 text = f"({attempt}) took {seconds:.1f} s; its deadline was "
-                yield f"{text}{event['deadline']:.1f} s", start
+                yield f"{text}{event['deadline']:.1f} s"
 
 
 @promise("pause")
@@ -326,7 +322,7 @@ def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Found:
                 waited = event.at - end - timeline.idle_seconds(term, end, event.at)
                 late = waited > allowed + GRACE
                 if late and not timeline.is_pause_announced(term, end, event.at):
-                    yield f"no attempt began for {waited:.1f} s", end
+                    yield f"no attempt began for {waited:.1f} s"
                 end = None
             if event.is_a(Began):
                 deadline = float(event["deadline"])
@@ -350,8 +346,7 @@ def returning_workers_take_part_again(timeline: RunTimeline) -> Found:
         if len(within) == len(later) or timeline.was_away(name, since, until):
             continue  # the run did not get that far, or the worker went away again
         if not any(worker in participants for _, _, participants in within):
-            text = f"{name} was back in round {done + 1}, but took part in no round up to {last}"
-            yield text, since
+            yield f"{name} was back in round {done + 1}, but took part in no round up to {last}"
 
 
 INVARIANTS: tuple[Invariant, ...] = (
