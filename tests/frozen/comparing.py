@@ -10,35 +10,8 @@ from typing import Any
 
 from frozen import recorded, refused
 from frozen.cases import Case, all_cases
-from frozen.running import machine, seen_of
-
-HERE = Path(__file__).parent
-EXPECTED = HERE / "expected.json"  # name -> digests
-OUTPUTS = HERE / "outputs.json"  # name -> command -> what it printed
-MACHINE = "machine"  # in EXPECTED: which arithmetic the digests are of
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A file of expectations."""
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return content
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """The same with one line per number, so that a change of it can be read."""
-    text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
-
-
-def other_machine() -> str:
-    """Why digests cannot be compared here; empty if they can."""
-    expected, here = read(EXPECTED).get(MACHINE, ""), machine()
-    if expected in ("", here):
-        return ""
-    return (
-        f"the digests are of arithmetic {expected}, but processor and libraries here have {here}: "
-        "compare with the digests of an earlier commit on this machine instead"
-    )
+from frozen.kept import COMMIT, EXPECTED, HERE, MACHINE, OUTPUTS, place, read, write
+from frozen.running import seen_of
 
 
 def seen_in(case: Case, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -56,7 +29,8 @@ def seen_in(case: Case, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def differences(case: Case, folder: Path) -> Iterator[str]:
     """A line for every value that is another one."""
     seen, outputs = seen_in(case, folder)
-    expected, kept = read(EXPECTED).get(case.name), read(OUTPUTS).get(case.name, {})
+    expected = read(place() / EXPECTED).get(case.name)
+    kept = read(place() / OUTPUTS).get(case.name, {})
     if expected is None:
         yield f"{case.name}: nothing is expected; python -m frozen --update {case.name!r}"
         return
@@ -85,15 +59,16 @@ def update(case: Case, folder: Path) -> None:
     seen, outputs = seen_in(case, folder)
     if "error" in seen:
         raise SystemExit(f"{case.name}: {seen['error']}")
-    write(EXPECTED, {**read(EXPECTED), case.name: seen, MACHINE: machine()})
-    kept = {name: told for name, told in read(OUTPUTS).items() if name != case.name}
-    write(OUTPUTS, {**kept, **({case.name: outputs} if outputs else {})})
+    write(HERE / EXPECTED, {**read(HERE / EXPECTED), case.name: seen})
+    kept = {name: told for name, told in read(HERE / OUTPUTS).items() if name != case.name}
+    write(HERE / OUTPUTS, {**kept, **({case.name: outputs} if outputs else {})})
 
 
 def strangers(folder: Path) -> Iterator[str]:
     """Expectations of cases that are no longer there."""
     names = {case.name for case in all_cases()}
-    for name in sorted((read(EXPECTED).keys() | read(OUTPUTS).keys()) - names - {MACHINE}):
+    kept = read(HERE / EXPECTED).keys() | read(HERE / OUTPUTS).keys()
+    for name in sorted(kept - names - {MACHINE, COMMIT}):
         yield f"{name}: is expected, but there is no such case"
 
 

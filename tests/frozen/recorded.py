@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import fedhp
+from frozen.kept import ARCHIVE, HERE, RECORDED, place, read, write
 from frozen.refused import blamed
 from frozen.running import numbers_of, printed, printed_error, printed_json, surroundings, verified
 
-HERE = Path(__file__).parent
-ARCHIVE, EXPECTED = HERE / "recorded.tar.xz", HERE / "recorded.json"
 # Changes of a replay that are refused.
 NOT_IN_A_REPLAY = (
     ["seed=5"],
@@ -32,31 +31,31 @@ NOT_IN_A_REPLAY = (
 )
 
 
-def seen(folder: Path, *, reports: bool = True) -> dict[str, Any]:
+def seen(folder: Path, *, archive: Path, reports: bool = True) -> dict[str, Any]:
     """What the commands say of every folder now; with reports, which take longest."""
-    place = folder / "recorded"
-    shutil.rmtree(place, ignore_errors=True)
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(place, filter="data")
+    opening = folder / "recorded"
+    shutil.rmtree(opening, ignore_errors=True)
+    with tarfile.open(archive) as packed:
+        packed.extractall(opening, filter="data")
     with surroundings():
-        found = {run.name: opened(run) for run in sorted(place.iterdir())}
+        found = {run.name: opened(run) for run in sorted(opening.iterdir())}
         for name in ("finished", "network-groups") if reports else ():
-            page = fedhp.report(place / name, folder / "report")
+            page = fedhp.report(opening / name, folder / "report")
             assert page.stat().st_size > 10_000
         for name in ("network", "network-groups"):
-            found[name]["verified"] = verified(place / name)
+            found[name]["verified"] = verified(opening / name)
         found["finished"]["whatif"] = printed_json(
-            "whatif", str(place / "finished"), "--planner", "fedhp", "--planner", "dpsgd"
+            "whatif", str(opening / "finished"), "--planner", "fedhp", "--planner", "dpsgd"
         )
         found["finished"]["not in a replay"] = {
             " ".join(words): blamed(
-                printed_error("whatif", str(place / "finished"), *words), "none"
+                printed_error("whatif", str(opening / "finished"), *words), "none"
             )
             for words in NOT_IN_A_REPLAY
         }
         for name in ("finished", "stopped", "turns"):
-            printed("run", str(place / name / "experiment.toml"), *resumed(place / name))
-            found[name]["resumed"] = numbers_of(place / name)
+            printed("run", str(opening / name / "experiment.toml"), *resumed(opening / name))
+            found[name]["resumed"] = numbers_of(opening / name)
     content: dict[str, Any] = json.loads(json.dumps(found))
     return content
 
@@ -82,14 +81,14 @@ def differences(folder: Path, *, reports: bool = True) -> Iterator[str]:
     """A line for every value that is another one."""
     from frozen.comparing import unlike
 
-    expected = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    kept = place()
     try:
-        yield from unlike("recorded", expected, seen(folder, reports=reports))
+        found = seen(folder, archive=kept / ARCHIVE, reports=reports)
+        yield from unlike("recorded", read(kept / RECORDED), found)
     except Exception as error:
         yield f"recorded: {type(error).__name__}: {error}"
 
 
 def update(folder: Path) -> None:
     """Expect what is said of them now."""
-    text = json.dumps(seen(folder), indent=1, sort_keys=True)
-    EXPECTED.write_text(text + "\n", encoding="utf-8")
+    write(HERE / RECORDED, seen(folder, archive=HERE / ARCHIVE))
