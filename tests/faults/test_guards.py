@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState, LeadingProcess
+from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.local import LocalLedger
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
 from net.identities import make_certificates
@@ -181,10 +183,10 @@ def leading(folder: Path, *, dead_after: float) -> Iterator[CoordinatorState]:
     history = History(folder, "boss")
     record = RunRecordWriter.open(folder, committed, asynchronous=False)
     try:
-        context = LeaderContext(
-            committed.experiment, Conductor(settings, epoch=1), record=record, history=history
-        )
-        yield CoordinatorState(context, committed, LeadingProcess(leads=lambda: True))
+        conductor: Conductor[wire.RoundReport] = Conductor(settings, epoch=1)
+        context = LeaderContext(committed, conductor, record=record, history=history)
+        ledger: Any = SimpleNamespace(leads=lambda: True, place=str)
+        yield CoordinatorState(context, ledger)
     finally:
         record.close()
         history.close()

@@ -31,7 +31,6 @@ from fedhp.cluster.coordinator.service import (
     CoordinatorHandlers,
     CoordinatorService,
     CoordinatorState,
-    LeadingProcess,
 )
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
@@ -184,18 +183,17 @@ class Coordinator:
         conductor = _conductor(committed, epoch=epoch)
         asynchronous = conductor.settings.asynchronous
         context = LeaderContext(
-            experiment,
+            committed,
             conductor,
             record=RunRecordWriter.open(self.settings.folder, committed, asynchronous=asynchronous),
             history=self.history,
         )
-        process = LeadingProcess(
-            leads=self.ledger.leads,
-            place=self.ledger.place(),
+        self.state = state = CoordinatorState(
+            context,
+            self.ledger,
             allowed=self.settings.allowed,
             compares=self.settings.folders is not None,
         )
-        self.state = state = CoordinatorState(context, committed, process)
         self.history.note(
             events.Lead(
                 committed.run,
@@ -297,7 +295,7 @@ class CoordinatorRoundLoop:
     async def run(self) -> None:
         """Rounds until all are done, a condition is reached or an operator stops the run."""
         state, phase = self.state, self.phase
-        phase.start()
+        phase.current = Phase.GATHERING
         one_round = self._round_of_turns if self.context.asynchronous else self._round
         stopping = asyncio.create_task(self._commit_stop())
         removing = asyncio.create_task(self._commit_removals())
@@ -397,7 +395,8 @@ class CoordinatorRoundLoop:
                 break
             await self._wait()
         now = time.monotonic()
-        attempts.turns.end_round(seconds=now - started, now=now)
+        attempts.deadlines.round_ended(now - started, ())
+        attempts.turns.end_round(now=now)
         planner = self.state.planning.turns
         record = planner.finish(round_index=coming, seconds=now - started)
         await self._commit_round(record, attempt, reported=[])
@@ -454,7 +453,8 @@ class CoordinatorRoundLoop:
                 elif members.setups.refused:
                     names = ", ".join(sorted(members.setups.refused))
                     why += f"; refused, since they have another setup: {names}"
-                self.phase.wait_for_workers(why, round_index=state.round_index)
+                self.phase.current = Phase.PAUSED if state.round_index else Phase.GATHERING
+                self.phase.why = why
                 waiting = events.Waiting(why, ready, patience)
             if not noted:
                 noted = True

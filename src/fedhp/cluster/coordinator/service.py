@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partialmethod
 from typing import Any
 
@@ -25,14 +25,15 @@ from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
-from fedhp.cluster.coordinator.context import STOP_SECONDS, LeaderContext, Phase, RunPhase
+from fedhp.cluster.coordinator.context import STOP_SECONDS, LeaderContext, Phase
 from fedhp.cluster.coordinator.members import dial_back
 from fedhp.cluster.coordinator.members.catch_up import CatchUp
 from fedhp.cluster.coordinator.members.dial_back import DialBacks, IpAddress, source_of
 from fedhp.cluster.coordinator.members.members import BY_OPERATOR, Admission, Members
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
 from fedhp.cluster.coordinator.planning.planning import Planning, Survey
-from fedhp.cluster.coordinator.reachability import Reachability, broken_links_on_wire
+from fedhp.cluster.coordinator.reachability import broken_links_on_wire
+from fedhp.cluster.ledger.base import Ledger
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
@@ -88,66 +89,42 @@ CHECKS: Mapping[str, Callable[[Any], None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LeadingProcess:
-    """What the process of a coordinator has, apart from what is committed."""
-
-    leads: Callable[[], bool]  # ask before giving an order
-    place: str = ""  # which copy of the ledger this is
-    allowed: AllowList = field(default_factory=lambda: AllowList(None))
-    compares: bool = False  # the workers' data and models with those of this machine
-
-
 class CoordinatorState:
     """The state of a coordinator that leads."""
 
     def __init__(
-        self, context: LeaderContext, committed: CommittedState, process: LeadingProcess
+        self,
+        context: LeaderContext,
+        ledger: Ledger,
+        *,
+        allowed: AllowList | None = None,
+        compares: bool = False,
     ) -> None:
-        self.context, self.conductor = context, context.conductor
+        """compares: the workers' data and models with those of this machine."""
+        committed = context.taken_over
+        self.context, self.conductor, self.phase = context, context.conductor, context.phase
         self.experiment, self.run = committed.experiment, committed.run
         self._tables = to_tables(committed.experiment)
-        self.leads, self.place = process.leads, process.place
+        self.leads, self.place = ledger.leads, ledger.place()
         epoch = self.conductor.epoch
         self.leaders = extended(committed.leaders, epoch, start=committed.attempt)
         self.guard = Guard(run=committed.run, epoch=epoch)
         self.guard.token = self.token = self.leaders[-1].token  # of this epoch
-        self.phase = RunPhase(committed)
-        self.reachability = Reachability()
         self.dial_backs = DialBacks()
-        self.planning = Planning(context, committed)
+        self.planning = Planning(context)
         self.survey = Survey(context, self.planning)
-        self.attempts = Attempts(
-            context,
-            committed,
-            phase=self.phase,
-            planning=self.planning,
-            reachability=self.reachability,
-        )
+        self.attempts = Attempts(context, self.planning)
+        self.reachability = self.attempts.reachability
         self._checkpoints = self.attempts.groups.checkpoints.pack()  # none, without group averages
-        self.catch_up = CatchUp(context, self.planning, self.attempts)
-        self.admission = Admission(
-            context,
-            committed,
-            allowed=process.allowed,
-            guard=self.guard,
-            attempts=self.attempts,
-            reachability=self.reachability,
+        self.catch_up = CatchUp(context, self.attempts)
+        self.admission = Admission(context, self.attempts, self.guard, allowed or AllowList(None))
+        setups = SetupChecks(
+            committed.setup,
+            private=committed.private,
+            awaits_own=compares and not committed.setup,
         )
         self.members = Members(
-            context,
-            committed,
-            phase=self.phase,
-            planning=self.planning,
-            survey=self.survey,
-            attempts=self.attempts,
-            admission=self.admission,
-            reachability=self.reachability,
-            setups=SetupChecks(
-                committed.setup,
-                private=committed.private,
-                awaits_own=process.compares and not committed.setup,
-            ),
+            context, self.attempts, self.admission, survey=self.survey, setups=setups
         )
 
     @property
@@ -290,7 +267,7 @@ class CoordinatorHandlers:
                 if state.experiment.exchange.robust != "none":
                     order.catch_up.compare = COMPARED_MODELS
                 return order
-            state.context.waiting.waits_for_model(member.worker)
+            state.context.waiting.without_model.add(member.worker)
         survey = state.survey.links
         if survey is not None and survey.wanted(member.worker):
             order.survey.CopyFrom(

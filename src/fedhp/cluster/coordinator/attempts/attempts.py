@@ -19,9 +19,8 @@ from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.attempts.groups import GroupRounds
 from fedhp.cluster.coordinator.attempts.orders import GivenWork
-from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member
-from fedhp.cluster.coordinator.context import LeaderContext, RunPhase
+from fedhp.cluster.coordinator.conductor import Failure, Member
+from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.planning import Planning
 from fedhp.cluster.coordinator.planning.round_planner import (
     LEAST_VALUES,
@@ -151,15 +150,12 @@ class GivenTurns:
     def __init__(
         self,
         context: LeaderContext,
-        *,
         planning: Planning,
         work: GivenWork,
         reachability: Reachability,
-        deadlines: RoundDeadlines,
     ) -> None:
         self._context, self._conductor = context, context.conductor
-        self._planning, self._work = planning, work
-        self._reachability, self._deadlines = reachability, deadlines
+        self._planning, self._work, self._reachability = planning, work, reachability
         self._waited_in_vain: dict[int, set[int]] = {}  # partners of a swap, and who waited
 
     def turn_of(self, member: Member, *, round_index: int, now: float) -> TurnOrder:
@@ -196,10 +192,9 @@ class GivenTurns:
         self._context.was_punctual(member)
         self.judge_partner(member, report)
 
-    def end_round(self, *, seconds: float, now: float) -> None:
+    def end_round(self, *, now: float) -> None:
         """A round of turns is over. Of a member with far more turns than the others no more than
         theirs count, but an operator should know."""
-        self._deadlines.round_ended(seconds, ())
         turns = self._planning.turns.turns_by_worker()
         usual = usual_turns(turns, [member.worker for member in self._conductor.alive(now)])
         warnings = self._context.warnings
@@ -232,9 +227,9 @@ class ModelDigests:
     """Digests of the models of the committed round, by worker, for those that catch up; of late
     reports too."""
 
-    def __init__(self, conductor: Conductor[wire.RoundReport], committed: CommittedState) -> None:
-        self._conductor = conductor
-        self.by_worker: dict[int, bytes] = dict(committed.digests)
+    def __init__(self, context: LeaderContext) -> None:
+        self._conductor = context.conductor
+        self.by_worker: dict[int, bytes] = dict(context.taken_over.digests)
         self.took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
 
     def after_commit(self) -> dict[int, bytes]:
@@ -264,30 +259,17 @@ class ModelDigests:
 
 class Attempts:
     """The running attempt and its consequences. Made of parts that handlers use as well: the
-    work that was given, turns, group averages, digests, deadlines."""
+    work that was given, turns, group averages, digests, deadlines, links that do not work."""
 
-    def __init__(
-        self,
-        context: LeaderContext,
-        committed: CommittedState,
-        *,
-        phase: RunPhase,
-        planning: Planning,
-        reachability: Reachability,
-    ) -> None:
-        self._context, self._conductor, self._phase = context, context.conductor, phase
-        self._planning, self._reachability = planning, reachability
-        self.work = orders.GivenWork(committed.run)
+    def __init__(self, context: LeaderContext, planning: Planning) -> None:
+        self._context, self._conductor = context, context.conductor
+        self.planning = planning
+        self.reachability = Reachability(context.conductor, context.history.note)
+        self.work = orders.GivenWork(context.taken_over.run)
         self.deadlines = RoundDeadlines(context.experiment.cluster)
-        self.digests = ModelDigests(context.conductor, committed)
-        self.groups = GroupRounds(context, committed, planning)
-        self.turns = GivenTurns(
-            context,
-            planning=planning,
-            work=self.work,
-            reachability=reachability,
-            deadlines=self.deadlines,
-        )
+        self.digests = ModelDigests(context)
+        self.groups = GroupRounds(context, planning)
+        self.turns = GivenTurns(context, planning, self.work, self.reachability)
         self._best_accuracy = 0.0  # the best mean of the workers so far
 
     # --- before an attempt -----------------------------------------------------------------
@@ -311,8 +293,8 @@ class Attempts:
         """Links that no plan should use: one end refuses the other, or they spoiled averages."""
         round_index = self._conductor.committed.round_index
         avoided = frozenset[Pair]()
-        if self._reachability.failures:
-            avoided = self._reachability.refused(round_index=round_index, now=now)
+        if self.reachability.failures:
+            avoided = self.reachability.refused(round_index=round_index, now=now)
         return avoided | self.groups.avoided_links() if self._context.groups else avoided
 
     def evaluation_plan(self, round_index: int) -> orders.EvaluationPlan:
@@ -341,7 +323,7 @@ class Attempts:
         )
         self.groups.trees = trees
         sizes = [
-            PartSizes.of(tree, self.groups.norms, self._planning.step_times(), participants)
+            PartSizes.of(tree, self.groups.norms, self.planning.step_times(), participants)
             for tree in trees
         ]
         self.work.begin(
@@ -351,7 +333,7 @@ class Attempts:
                 self._conductor.members,
                 addresses=self.work.addresses,
                 evaluation=self.evaluation_plan(attempt.round_index),
-                probes=self._planning.rounds.probes(planned),
+                probes=self.planning.rounds.probes(planned),
                 deadline=deadline,
                 parts={
                     worker: size
@@ -413,14 +395,8 @@ class Attempts:
                 lost_at=list(lost.values()) if any(lost.values()) else None,
             )
         )
-        if self._reachability.failures or any(link.lost for link in report.links):
-            self._reachability.tried(
-                member,
-                report.links,
-                members=self._conductor.members,
-                round_index=attempt.round_index,
-                now=now,
-            )
+        if self.reachability.failures or any(link.lost for link in report.links):
+            self.reachability.tried(member, report.links, attempt.round_index, now=now)
         if math.isfinite(report.accuracy):  # NaN: nothing was tested
             member.accuracy = report.accuracy
         member.seen = now
@@ -442,14 +418,8 @@ class Attempts:
             if why.removeprefix("refused: ") in BAD_REASONS:
                 self.groups.note_wrong_part(member.worker, worker)
         timed = {member.worker: report.links}
-        self._planning.rounds.learn_links(timed, round_index=attempt.round_index)
-        self._reachability.tried(
-            member,
-            report.links,
-            members=self._conductor.members,
-            round_index=attempt.round_index,
-            now=now,
-        )
+        self.planning.rounds.learn_links(timed, round_index=attempt.round_index)
+        self.reachability.tried(member, report.links, attempt.round_index, now=now)
         self._context.round_loop.notify()
 
     def _fail(self, member: Member, attempt: Attempt, failure: Failure) -> None:
@@ -465,7 +435,7 @@ class Attempts:
     def give_up(self, attempt: Attempt, *, now: float) -> bool:
         """Too few reported in time, or the run is to stop and not all did. Returns whether
         everyone goes back to an earlier round, which has to be committed."""
-        running, stopping = self._conductor.running, self._phase.stopping
+        running, stopping = self._conductor.running, self._context.phase.stopping
         lost, returns = running is not None and bool(running.required), False
         if running is not None and lost and not stopping:
             returns = self.groups.average_lost(running, now)
@@ -507,7 +477,7 @@ class Attempts:
         """Who kept the others waiting in the running attempt is put aside for some rounds, if it
         was not the first time. Where most were late, the cause is not one of them."""
         running, conductor = self._conductor.running, self._conductor
-        if running is None or self._phase.stopping:
+        if running is None or self._context.phase.stopping:
             return
         if 2 * len(running.reports) < len(running.participants):
             return

@@ -16,7 +16,7 @@ from fedhp.cluster.coordinator.attempts.group_checks import (
     disputed_links,
     norms_after,
 )
-from fedhp.cluster.coordinator.committed_state import CommittedState, Norms
+from fedhp.cluster.coordinator.committed_state import Norms
 from fedhp.cluster.coordinator.conductor import Member, RunningAttempt
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.planning import Planning
@@ -31,10 +31,9 @@ WRONG_PARTS, WENT_BACK = "wrong_parts", "went_back"  # keys of warnings
 class GroupRounds:
     """Versions, norms and checkpoints of all workers, and who spoiled averages."""
 
-    def __init__(
-        self, context: LeaderContext, committed: CommittedState, planning: Planning
-    ) -> None:
+    def __init__(self, context: LeaderContext, planning: Planning) -> None:
         self._context, self._conductor = context, context.conductor
+        committed = context.taken_over
         self._planning = planning
         # What each worker continues from; INITIAL for all others.
         self.versions: dict[int, Attempt] = dict(committed.versions)

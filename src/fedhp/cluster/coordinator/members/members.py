@@ -15,12 +15,10 @@ from cryptography.hazmat.primitives import hashes
 from fedhp import __version__
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
-from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
-from fedhp.cluster.coordinator.context import PUT_ASIDE, STOP_SECONDS, LeaderContext, RunPhase
+from fedhp.cluster.coordinator.context import PUT_ASIDE, STOP_SECONDS, LeaderContext
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
-from fedhp.cluster.coordinator.planning.planning import Planning, Survey
-from fedhp.cluster.coordinator.reachability import Reachability
+from fedhp.cluster.coordinator.planning.planning import Survey
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused, new_key
@@ -108,17 +106,10 @@ class Admission:
     """Lets names in, removes members and allows them again."""
 
     def __init__(
-        self,
-        context: LeaderContext,
-        committed: CommittedState,
-        *,
-        allowed: AllowList,
-        guard: Guard,
-        attempts: Attempts,
-        reachability: Reachability,
+        self, context: LeaderContext, attempts: Attempts, guard: Guard, allowed: AllowList
     ) -> None:
         self._context, self._conductor = context, context.conductor
-        self._attempts, self._reachability = attempts, reachability
+        self._attempts, committed = attempts, context.taken_over
         self.guard = guard
         self.allowed = allowed
         if allowed.names is None and committed.allowed is not None:
@@ -166,7 +157,7 @@ class Admission:
     def remove(self, member: Member, why: str) -> None:
         """A member is out at once, and may not come back before it is allowed again."""
         self._conductor.remove(member, why)
-        self._reachability.forget(member.worker)
+        self._attempts.reachability.forget(member.worker)
         self._attempts.work.withdraw(member.worker)
         self._context.history.note(events.Removed(member.worker, why))
         LOG.warning("%s is removed: %s", member.name, why)
@@ -208,7 +199,7 @@ class Admission:
         for worker, when in list(self.forgiven_at.items()):
             if now >= when:
                 del self.forgiven_at[worker]
-                self._reachability.forget(worker)
+                self._attempts.reachability.forget(worker)
                 self._attempts.groups.forgive(worker)
 
     def follow_allow_list(self) -> None:
@@ -232,21 +223,18 @@ class Members:
     def __init__(
         self,
         context: LeaderContext,
-        committed: CommittedState,
-        *,
-        phase: RunPhase,
-        planning: Planning,
-        survey: Survey,
         attempts: Attempts,
         admission: Admission,
-        reachability: Reachability,
+        *,
+        survey: Survey,
         setups: SetupChecks,
     ) -> None:
-        self._context, self._conductor, self._phase = context, context.conductor, phase
-        self._planning, self._survey = planning, survey
-        self._attempts, self._admission, self._reachability = attempts, admission, reachability
+        self._context, self._conductor, self._phase = context, context.conductor, context.phase
+        self._planning, self._survey = attempts.planning, survey
+        self._attempts, self._admission = attempts, admission
         self.setups = setups
-        self.informed = set(committed.informed)  # workers that said that they know of the end
+        # Workers that said that they know of the end.
+        self.informed = set(context.taken_over.informed)
         self._dismissed = set[int]()  # workers that got their last order
         self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
         self._looked_at = 0.0  # when the allow-list was read last
@@ -275,8 +263,8 @@ class Members:
             now=now,
         )
         if replaced:
-            self._reachability.replaced(member, note=self._context.history.note)
-        self._reachability.forget(member.worker)
+            self._attempts.reachability.replaced(member)
+        self._attempts.reachability.forget(member.worker)
         self._attempts.work.restarted(member.worker)
         self._drained_at.pop(member.worker, None)
         self._dismissed.discard(member.worker)
@@ -330,13 +318,8 @@ class Members:
         if request.HasField("setup"):
             self._note_setup(member, Setup.from_wire(request.setup))
         if request.surveyed and self._survey.add(member, request.surveyed):
-            self._reachability.tried(
-                member,
-                request.surveyed,
-                members=self._conductor.members,
-                round_index=self._context.round_index + 1,
-                now=now,
-            )
+            coming = self._context.round_index + 1
+            self._attempts.reachability.tried(member, request.surveyed, coming, now=now)
             notify()
 
     # --- what they have --------------------------------------------------------------------
@@ -392,7 +375,7 @@ class Members:
 
     def _gone_away(self, member: Member) -> None:
         member.leave()
-        self._reachability.forget(member.worker)
+        self._attempts.reachability.forget(member.worker)
 
     def dismiss(self, member: Member) -> None:
         """A member gets the order that it has finished. At the end of the run it stays a member
@@ -442,7 +425,7 @@ class Members:
             self._admission.forgive(now)
         if now - self._looked_at > ALLOW_LIST_SECONDS:
             self._looked_at = now
-            self._reachability.watch(self._conductor, now, note=self._context.history.note)
+            self._attempts.reachability.watch(now)
             self._admission.follow_allow_list()
 
     def _release_drained(self, now: float) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.base import is_synchronous, traits_of
 from fedhp.cluster import events
-from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
@@ -36,8 +35,8 @@ class Planning:
     rounds: RoundPlanner  # the planner, of a synchronous algorithm
     turns: TurnPlanner  # the planner, of an asynchronous algorithm
 
-    def __init__(self, context: LeaderContext, committed: CommittedState) -> None:
-        self._context = context
+    def __init__(self, context: LeaderContext) -> None:
+        self._context, committed = context, context.taken_over
         self.model_bytes = 0
         self.largest_transfer = limits.MODEL_BYTES  # that one link can have carried in one report
         self.planner: NetworkPlanner | None = None  # until a worker says how large a model is
