@@ -20,7 +20,11 @@ import numpy as np
 
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import attempt_pause
-from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
+from fedhp.cluster.coordinator.committed_state import (
+    CommittedState,
+    RunRecordWriter,
+    check_same_settings,
+)
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.context import STOP_SECONDS, LeaderContext, Phase
 from fedhp.cluster.coordinator.members.members import BY_OPERATOR
@@ -42,7 +46,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.calls import COORDINATOR_SERVICE, ServiceMethods
 from fedhp.cluster.security.renewal import AnyIdentity, ExpiryWatch, renewable
 from fedhp.cluster.security.tls import AllowList, server_credentials
-from fedhp.config import Experiment
+from fedhp.config import Experiment, to_tables
 from fedhp.errors import StorageFull
 from fedhp.files import full_disk, has_space
 from fedhp.learn.attack import attackers_of
@@ -177,7 +181,7 @@ class Coordinator:
             committed = CommittedState(uuid.uuid4().hex, experiment, INITIAL)
         else:
             committed = CommittedState.from_bytes(content)
-            committed.check_experiment(experiment)
+            check_same_settings(to_tables(committed.experiment), experiment)
             committed.check_place(self.ledger.place(), moved=self.settings.moved)
             committed = self._resumed(replace(committed, experiment=experiment))
         conductor = _conductor(committed, epoch=epoch)

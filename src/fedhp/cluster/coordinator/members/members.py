@@ -330,7 +330,7 @@ class Members:
         self._context.history.note(events.SetupNoted(member.worker, setup.private))
         if setup.private:
             LOG.info("%s trains on its own samples (--data)", member.name)
-        self._context.record.note_private(sorted(self.setups.private))
+        self._context.record.note(private=sorted(self.setups.private))
         self._context.round_loop.notify()
 
     def check_setup(self, member: Member) -> None:
@@ -339,11 +339,11 @@ class Members:
         if why := self.setups.differing.get(member.worker):
             refusal = self._setup_refused(member.name, member.worker, why)
             self._planning.forget(member.worker)
-            record.note_private(sorted(self.setups.private))
+            record.note(private=sorted(self.setups.private))
             self.leave(member, "its setup is not that of the run")
             raise refusal
         if self.setups.scaling is None and (scaling := self.setups.find_scaling()):
-            record.note_scaling(*scaling)
+            record.note(scaling=dict(zip(("mean", "deviation"), map(list, scaling), strict=True)))
 
     def _setup_refused(self, name: str, worker: int | None, why: str) -> Refused:
         self.setups.refuse(name, worker, why)

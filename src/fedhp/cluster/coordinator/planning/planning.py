@@ -75,7 +75,7 @@ class Planning:
         )
         if size:
             self._plan_with(size)
-            self._context.record.note_model(size)
+            self._context.record.note(model_bytes=size, parameters=size // 4)
 
     def has_usual_model(self, member: Member) -> bool:
         """Whether the model of a member has the size of the others', as far as is known."""
