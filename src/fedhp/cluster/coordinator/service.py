@@ -21,7 +21,6 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
@@ -31,6 +30,7 @@ from fedhp.cluster.coordinator.members.catch_up import CatchUp
 from fedhp.cluster.coordinator.members.dial_back import DialBacks, IpAddress, source_of
 from fedhp.cluster.coordinator.members.members import BY_OPERATOR, Admission, Members
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
+from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS
 from fedhp.cluster.coordinator.planning.planning import Planning, Survey
 from fedhp.cluster.coordinator.reachability import broken_links_on_wire
 from fedhp.cluster.ledger.base import Ledger
@@ -254,14 +254,13 @@ class CoordinatorHandlers:
             if holders:
                 state.catch_up.order(member)
                 order.catch_up.peers.extend(
-                    attempts.work.addresses.address(
-                        holder,
-                        member,
+                    attempts.work.addresses(
+                        [holder.worker for holder in holders[:MOST_HELPERS]],
+                        member.worker,
                         TicketPurpose.COMMITTED,
                         attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
                         version=conductor.committed,
                     )
-                    for holder in holders[:MOST_HELPERS]
                 )
                 order.catch_up.digests.extend(attempts.digests.wanted())
                 if state.experiment.exchange.robust != "none":
@@ -269,16 +268,12 @@ class CoordinatorHandlers:
                 return order
             state.context.waiting.without_model.add(member.worker)
         survey = state.survey.links
-        if survey is not None and survey.wanted(member.worker):
-            order.survey.CopyFrom(
-                orders.survey_order(
-                    survey,
-                    member.worker,
-                    conductor.members,
-                    addresses=attempts.work.addresses,
-                    attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
-                )
+        if survey is not None and (wanted := survey.wanted(member.worker)):
+            between = Attempt.after(conductor.committed, epoch=conductor.epoch)
+            order.survey.peers.extend(
+                attempts.work.addresses(wanted, member.worker, TicketPurpose.PROBE, attempt=between)
             )
+            order.survey.deadline = SURVEY_SECONDS
             return order
         running = conductor.running
         if running is not None and phase.current is not Phase.PAUSED:
@@ -300,14 +295,24 @@ class CoordinatorHandlers:
         state, attempts = self.state, self.state.attempts
         turn = attempts.turns.turn_of(member, round_index=attempt.round_index, now=now)
         attempts.work.given.setdefault(member.worker, (now, turn.action.local_steps))
-        return orders.turn_order(
-            turn,
-            Attempt(state.conductor.epoch, turn.round_index, 1),
-            state.conductor.members,
-            addresses=attempts.work.addresses,
-            evaluation=attempts.evaluation_plan(min(turn.round_index + 1, state.experiment.rounds)),
+        order = wire.Act(
+            round=turn.round_index,
+            turn=turn.number,
+            local_steps=turn.action.local_steps,
+            learning_rate=turn.learning_rate,
+            **attempts.evaluation_plan(min(turn.round_index + 1, state.experiment.rounds)),
             deadline=max(TURN_DEADLINE, state.experiment.cluster.least_deadline),
         )
+        if turn.action.partner is not None:
+            (partner,) = attempts.work.addresses(
+                [turn.action.partner],
+                member.worker,
+                TicketPurpose.SWAP,
+                attempt=Attempt(state.conductor.epoch, turn.round_index, 1),
+                serial=turn.number,
+            )
+            order.partner.CopyFrom(partner)
+        return order
 
     def expected(self, member: Member) -> ExpectedReport:
         """What a report of this member must belong to, or Refused if none is expected."""

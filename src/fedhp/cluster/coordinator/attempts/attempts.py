@@ -15,7 +15,6 @@ from statistics import median
 import numpy as np
 
 from fedhp.cluster import events
-from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.attempts.groups import GroupRounds
 from fedhp.cluster.coordinator.attempts.orders import GivenWork
@@ -265,7 +264,7 @@ class Attempts:
         self._context, self._conductor = context, context.conductor
         self.planning = planning
         self.reachability = Reachability(context.conductor, context.history.note)
-        self.work = orders.GivenWork(context.taken_over.run)
+        self.work = GivenWork(context.taken_over.run, context.conductor)
         self.deadlines = RoundDeadlines(context.experiment.cluster)
         self.digests = ModelDigests(context)
         self.groups = GroupRounds(context, planning)
@@ -297,14 +296,14 @@ class Attempts:
             avoided = self.reachability.refused(round_index=round_index, now=now)
         return avoided | self.groups.avoided_links() if self._context.groups else avoided
 
-    def evaluation_plan(self, round_index: int) -> orders.EvaluationPlan:
-        """Whether models are tested after this round."""
+    def evaluation_plan(self, round_index: int) -> dict[str, bool]:
+        """Whether models are tested after this round, and on the whole test set too."""
         experiment = self._context.experiment
         last, evaluation = round_index == experiment.rounds, experiment.evaluation
-        return orders.EvaluationPlan(
-            evaluate=last or round_index % evaluation.every == 0,
-            whole_test=last and evaluation.whole_at_end,
-        )
+        return {
+            "evaluate": last or round_index % evaluation.every == 0,
+            "whole_test": last and evaluation.whole_at_end,
+        }
 
     # --- an attempt begins -----------------------------------------------------------------
 
@@ -322,25 +321,17 @@ class Attempts:
             required=exchange.required,
         )
         self.groups.trees = trees
-        sizes = [
-            PartSizes.of(tree, self.groups.norms, self.planning.step_times(), participants)
-            for tree in trees
-        ]
+        sizes: dict[int, PartSizes] = {}
+        for tree in trees:
+            size = PartSizes.of(tree, self.groups.norms, self.planning.step_times(), participants)
+            sizes |= dict.fromkeys(tree.required, size)
         self.work.begin(
-            orders.work_orders(
-                planned,
-                attempt,
-                self._conductor.members,
-                addresses=self.work.addresses,
-                evaluation=self.evaluation_plan(attempt.round_index),
-                probes=self.planning.rounds.probes(planned),
-                deadline=deadline,
-                parts={
-                    worker: size
-                    for tree, size in zip(trees, sizes, strict=True)
-                    for worker in tree.required
-                },
-            )
+            planned,
+            attempt,
+            evaluation=self.evaluation_plan(attempt.round_index),
+            probes=self.planning.rounds.probes(planned),
+            deadline=deadline,
+            sizes=sizes,
         )
         returned = self.groups.checkpoints.returned if trees else None
         self._context.history.note(
