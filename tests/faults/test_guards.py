@@ -12,12 +12,19 @@ from typing import Any
 
 import pytest
 
-from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
+from faults.in_process import (
+    InProcessFederation,
+    experiment,
+    in_process_federation,
+    run,
+    service_of,
+    until,
+)
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState
+from fedhp.cluster.coordinator.service import CoordinatorState
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -196,10 +203,10 @@ def test_a_report_of_an_attempt_that_was_given_up_is_late_but_not_bad(tmp_path: 
     with leading(tmp_path, dead_after=9.0) as state:
         member = state.conductor.join("w0", "h:1", incarnation=1, models=(), now=0.0)
         state.conductor.begin([0], deadline=9.0)
-        assert CoordinatorHandlers(state).expected(member).attempt == Attempt(1, 1, 1)
+        assert service_of(state).expected(member)[0] == Attempt(1, 1, 1)
         state.conductor.give_up()
         with pytest.raises(Refused, match="given up") as refused:
-            CoordinatorHandlers(state).expected(member)
+            service_of(state).expected(member)
         assert not refused.value.bad
 
 

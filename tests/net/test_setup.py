@@ -18,7 +18,6 @@ from fedhp.cli import call as main
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks, parts_of_this_machine
 from fedhp.cluster.coordinator.members.setup_process import answer_to
-from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.protocol.attempt import INITIAL
 from fedhp.cluster.protocol.own_setup import model_part, setup_of
 from fedhp.cluster.protocol.setup import DATA, MODEL, MODULE, TEST, Setup, SetupPart
@@ -93,7 +92,7 @@ def test_a_worker_with_another_data_set_is_refused(certificates: Path, tmp_path:
             for words in ("40 training samples", "64 training samples", "refused", "data set"):
                 assert words in caught.value.problem
             assert "--data FILE.npz" in caught.value.fix
-            (refused,) = CoordinatorHandlers(state).status().warnings
+            (refused,) = state.status().warnings
             assert (refused.key, list(refused.members)) == ("setup", ["w2"])
             assert "64 training samples" in refused.text
             await until(lambda: "another setup: w2" in state.phase.why)  # it waits for a third one

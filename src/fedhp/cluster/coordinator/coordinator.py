@@ -31,11 +31,7 @@ from fedhp.cluster.coordinator.members.members import BY_OPERATOR
 from fedhp.cluster.coordinator.members.setup_checks import parts_of_this_machine
 from fedhp.cluster.coordinator.planning.planning import averages_in_groups, is_asynchronous
 from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
-from fedhp.cluster.coordinator.service import (
-    CoordinatorHandlers,
-    CoordinatorService,
-    CoordinatorState,
-)
+from fedhp.cluster.coordinator.service import CoordinatorService, CoordinatorState
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
@@ -123,8 +119,7 @@ class Coordinator:
                 # Proves that the lead holds, and makes the name of the run durable.
                 await rounds.commit()
                 service = CoordinatorService(
-                    CoordinatorHandlers(state),
-                    state.admission.allowed,
+                    state,
                     renewable(self.settings.identity),
                     address=self.address,
                     expiry=self.settings.expiry,

@@ -100,7 +100,8 @@ class GivenWork:
                 local_steps=int(planned.local_steps[worker]),
                 learning_rate=planned.observation.learning_rate,
                 estimate=plan.estimate is not None and bool(plan.estimate[worker]),
-                **evaluation,
+                evaluate=evaluation["evaluate"],
+                whole_test=evaluation["whole_test"],
                 peers=self.addresses(
                     sources[worker], worker, TicketPurpose.TRAINED, attempt=attempt
                 ),
