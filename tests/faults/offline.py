@@ -130,7 +130,7 @@ async def run_offline(
     )
     coordinator = Coordinator(settings, ledger)
     state = await coordinator._lead()
-    rounds = CoordinatorRoundLoop(state, ledger, on_round, folder=folder)
+    rounds = CoordinatorRoundLoop(state, ledger, on_round)
     await rounds.commit()
     service = CoordinatorService(state, renewable(identity), address="127.0.0.1:1")
     workers = [OfflineWorker(f"w{index}", service) for index in range(experiment.workers)]

@@ -217,7 +217,7 @@ def test_a_worker_that_is_silent_may_still_hear_that_the_run_is_over(tmp_path: P
             state.conductor.join(name, "h:1", incarnation=1, models=(), now=now - silent)
         assert [member.name for member in state.conductor.alive(now)] == ["w0"]
         assert [member.name for member in state.members.expected_back(now)] == ["w0", "w1"]
-        state.conductor.members[1].leave()
+        state.conductor.members[1].left = True
         assert [member.name for member in state.members.expected_back(now)] == ["w0"]
 
 

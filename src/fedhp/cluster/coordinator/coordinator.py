@@ -113,9 +113,7 @@ class Coordinator:
             with reserve_port(listen, key="--listen") as reserved:
                 self.address = self.settings.advertise or str(reserved)
                 state = await self._lead()
-                rounds = CoordinatorRoundLoop(
-                    state, self.ledger, self.settings.on_round, folder=self.settings.folder
-                )
+                rounds = CoordinatorRoundLoop(state, self.ledger, self.settings.on_round)
                 # Proves that the lead holds, and makes the name of the run durable.
                 await rounds.commit()
                 service = CoordinatorService(
@@ -273,19 +271,12 @@ class CoordinatorRoundLoop:
     """The rounds of a coordinator that leads: gather, survey, plan, order, collect, commit."""
 
     def __init__(
-        self,
-        state: CoordinatorState,
-        ledger: Ledger,
-        on_round: Callable[[RoundRecord], None],
-        *,
-        folder: Path,
+        self, state: CoordinatorState, ledger: Ledger, on_round: Callable[[RoundRecord], None]
     ) -> None:
         self.state, self.context, self.phase = state, state.context, state.phase
-        self.history = state.context.history
-        self.folder = folder
+        self.history, self.folder = state.context.history, state.context.record.folder
         self.experiment = state.experiment
-        self.ledger = ledger
-        self.on_round = on_round
+        self.ledger, self.on_round = ledger, on_round
         self._last: CommittedState | None = None  # as the ledger has it
         self._committing = asyncio.Lock()
         self._vain_tries = 0  # to write, although there was space
@@ -433,7 +424,8 @@ class CoordinatorRoundLoop:
                 members.wake_behind()
                 continue
             complete = len(ready) + len(aside) == wanted or (enough and waited >= patience)
-            if complete and members.setups.unsettled and members.settle_setup(ready):
+            if complete and members.setups.settle(ready):
+                self.context.waiting.wake_all()
                 continue  # some of them may differ
             if complete and state.planning.planner is None:
                 state.planning.settle_model_size(ready)
@@ -504,7 +496,8 @@ class CoordinatorRoundLoop:
             now = time.monotonic()
             if self.phase.stopping and not hurried and conductor.running is not None:
                 hurried = True
-                conductor.running.hurry(now + STOP_SECONDS)
+                ends = now + STOP_SECONDS
+                conductor.running.deadline = min(conductor.running.deadline, ends)
             verdict = conductor.verdict(now)
             if verdict is AttemptVerdict.COMMIT and hurried and conductor.overdue(now):
                 verdict = AttemptVerdict.GIVE_UP  # who is late would be left with an older model

@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
@@ -574,13 +575,15 @@ class CoordinatorService:
         known = self.guard.is_quarantined(name)
         if self.guard.strike(name, refusal.reason) and not known:
             LOG.warning("quarantined %s", name)
-            self.state.admission.quarantined(name)
+            member = self.state.conductor.by_name.get(name)
+            worker = None if member is None else member.worker
+            self.state.context.history.note(events.Quarantined(name, worker))
         log, left_out = self._log_throttle.admit(name, refusal.reason)
         if log:
             more = f" ({left_out} more like it before)" if left_out else ""
             LOG.info("refused %s: %s%s", name, refusal, more)
             why = f"{refusal}{more}"[: limits.TEXT_LENGTH]
-            self.state.admission.call_refused(name, why)
+            self.state.context.history.note(events.CallRefused(name, why))
         code = CODES.get(refusal.reason, grpc.StatusCode.INVALID_ARGUMENT)
         await context.abort(code, str(refusal)[: limits.TEXT_LENGTH])
 

@@ -7,7 +7,6 @@ import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -43,12 +42,6 @@ GONE_FOR_GOOD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BoundCertificate:
-    fingerprint: str
-    issued: int  # s since 1970, when it became valid
-
-
 class NameBindings:
     """The certificates of all names in a run, and those that were replaced.
 
@@ -57,17 +50,17 @@ class NameBindings:
     """
 
     def __init__(self, packed: Mapping[str, Sequence[int | str]] | None = None) -> None:
-        self._bound: dict[str, BoundCertificate] = {}
+        self._bound: dict[str, tuple[str, int]] = {}  # fingerprint, and when it became valid
         self._replaced: dict[str, tuple[str, ...]] = {}  # fingerprints by name, the last one first
         self._reopened: set[str] = set()  # names that an operator has allowed
         for name, (fingerprint, issued, *replaced) in (packed or {}).items():
-            self._bound[name] = BoundCertificate(str(fingerprint), int(issued))
+            self._bound[name] = str(fingerprint), int(issued)
             self._replaced[name] = tuple(map(str, replaced))
 
     def pack(self) -> dict[str, list[int | str]]:
         """As JSON, for the next coordinator: fingerprint, time of issue, replaced ones."""
         return {
-            name: [bound.fingerprint, bound.issued, *self._replaced.get(name, ())]
+            name: [*bound, *self._replaced.get(name, ())]
             for name, bound in sorted(self._bound.items())
         }
 
@@ -82,24 +75,25 @@ class NameBindings:
             self._bound[name] = shown
             return False
         replaced = self._replaced.get(name, ())
-        newer = shown.issued >= bound.issued or name in self._reopened
-        if shown.fingerprint in replaced or not newer:
+        newer = shown[1] >= bound[1] or name in self._reopened
+        if shown[0] in replaced or not newer:
             raise Refused(
                 "certificate",
                 f"the name {name} belongs to another certificate now, and the one shown is older; "
                 f"to use the name here: fedhp certs issue {name} --replace, and copy both files",
             )
         self._reopened.discard(name)
-        self._replaced[name] = (bound.fingerprint, *replaced)[:MOST_REPLACED]
+        self._replaced[name] = (bound[0], *replaced)[:MOST_REPLACED]
         self._bound[name] = shown
         return True
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(pem: bytes) -> BoundCertificate:
+def _read(pem: bytes) -> tuple[str, int]:
+    """Fingerprint, and when it became valid (s since 1970)."""
     certificate = x509.load_pem_x509_certificate(pem)  # TLS has accepted it
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex()[:FINGERPRINT_DIGITS]
-    return BoundCertificate(fingerprint, int(certificate.not_valid_before_utc.timestamp()))
+    return fingerprint, int(certificate.not_valid_before_utc.timestamp())
 
 
 class Admission:
@@ -144,16 +138,6 @@ class Admission:
             member.incarnation = 0  # its processes need not be later by the clock of that machine
             self.readmitted[name] = self.readmitted.get(name, 0) + 1
 
-    def call_refused(self, name: str, why: str) -> None:
-        """A call was refused; for the history, which gets as many as the log."""
-        self._context.history.note(events.CallRefused(name, why))
-
-    def quarantined(self, name: str) -> None:
-        """The guard refuses everything of this caller from now on."""
-        member = self._conductor.by_name.get(name)
-        worker = None if member is None else member.worker
-        self._context.history.note(events.Quarantined(name, worker))
-
     def remove(self, member: Member, why: str) -> None:
         """A member is out at once, and may not come back before it is allowed again."""
         self._conductor.remove(member, why)
@@ -193,14 +177,6 @@ class Admission:
         self._bar()
         self._context.round_loop.notify()
         self._context.waiting.wake([member.worker])
-
-    def forgive(self, now: float) -> None:
-        """The links of members that were allowed a while ago may be used again."""
-        for worker, when in list(self.forgiven_at.items()):
-            if now >= when:
-                del self.forgiven_at[worker]
-                self._attempts.reachability.forget(worker)
-                self._attempts.groups.forgive(worker)
 
     def follow_allow_list(self) -> None:
         """Remove the members that are not on it any more; let others join again."""
@@ -244,7 +220,12 @@ class Members:
 
     def join(self, name: str, request: wire.JoinRequest, *, now: float) -> Member:
         """A worker joins, for the first time or again; Refused if it cannot."""
-        self._check_release(request.fedhp)
+        if not works_with(request.fedhp):
+            raise Refused(
+                "version",
+                f"the worker has fedhp {request.fedhp}, the coordinator {__version__}; a release "
+                "works with itself, the one before and the one after: update the older one",
+            )
         setup = Setup.from_wire(request.setup) if request.HasField("setup") else None
         if setup is not None and (why := self.setups.difference(setup)):
             raise self._setup_refused(name, None, why)
@@ -286,28 +267,21 @@ class Members:
             self._context.waiting.wake_without_model()
         return member
 
-    def _check_release(self, release: str) -> None:
-        if not works_with(release):
-            raise Refused(
-                "version",
-                f"the worker has fedhp {release}, the coordinator {__version__}; a release works "
-                "with itself, the one before and the one after: update the older one",
-            )
-
     def poll(self, member: Member, request: wire.NextRequest, *, now: float) -> None:
         """A member asks for an order, and says what it has and has measured. A member that only
         asks again wakes nobody."""
-        models, step_time, seen = member.models, member.step_time, member.seen
-        work, notify = self._attempts.work, self._context.round_loop.notify
-        member.poll(
-            models=tuple(map(Attempt.from_wire, request.stands)),
-            step_time=work.believable_step_time(member, request.step_time, now=now),
-            now=now,
+        notify, models = (
+            self._context.round_loop.notify,
+            tuple(map(Attempt.from_wire, request.stands)),
         )
+        step_time = self._attempts.work.believable_step_time(member, request.step_time, now=now)
         held_before = models == member.models
-        quiet = now - seen > self._context.experiment.cluster.suspect_after
-        if not held_before or step_time != member.step_time or quiet:
+        quiet = now - member.seen > self._context.experiment.cluster.suspect_after
+        if not held_before or quiet or (step_time > 0 and step_time != member.step_time):
             notify()
+        member.models, member.seen = models, now
+        if step_time > 0:  # 0: not measured
+            member.step_time = step_time
         waiting, sizes = self._context.waiting, self._planning.model_sizes
         if waiting.without_model and not held_before and self._conductor.holds(member):
             waiting.wake_without_model()
@@ -357,13 +331,6 @@ class Members:
         self._context.round_loop.notify()
         self._context.waiting.wake_all()
 
-    def settle_setup(self, ready: Sequence[int]) -> bool:
-        """Whether something is known now that the workers must have in common."""
-        settled = self.setups.settle(ready)
-        if settled:
-            self._context.waiting.wake_all()
-        return settled
-
     # --- leaving ---------------------------------------------------------------------------
 
     def leave(self, member: Member, why: str) -> None:
@@ -374,7 +341,7 @@ class Members:
         self._context.round_loop.notify()
 
     def _gone_away(self, member: Member) -> None:
-        member.leave()
+        member.left = True
         self._attempts.reachability.forget(member.worker)
 
     def dismiss(self, member: Member) -> None:
@@ -419,16 +386,6 @@ class Members:
     def supervise(self, now: float) -> None:
         """What has to happen soon although nobody calls: the allow-list may have changed, and
         members that leave are waited for no longer than a few seconds. Logs who is silent."""
-        if self._drained_at:
-            self._release_drained(now)
-        if self._admission.forgiven_at:
-            self._admission.forgive(now)
-        if now - self._looked_at > ALLOW_LIST_SECONDS:
-            self._looked_at = now
-            self._attempts.reachability.watch(now)
-            self._admission.follow_allow_list()
-
-    def _release_drained(self, now: float) -> None:
         for worker, since in list(self._drained_at.items()):
             if now - since > STOP_SECONDS:
                 del self._drained_at[worker]
@@ -436,6 +393,15 @@ class Members:
                 if self._conductor.release(self._conductor.members[worker]):
                     self._context.history.note(events.Released(worker))
                     self._context.round_loop.notify()
+        for worker, when in list(self._admission.forgiven_at.items()):
+            if now >= when:
+                del self._admission.forgiven_at[worker]
+                self._attempts.reachability.forget(worker)
+                self._attempts.groups.forgive(worker)
+        if now - self._looked_at > ALLOW_LIST_SECONDS:
+            self._looked_at = now
+            self._attempts.reachability.watch(now)
+            self._admission.follow_allow_list()
 
     def ready(self, now: float, *, without: Sequence[int]) -> list[int]:
         """Workers that can take part in the next attempt, without some."""
@@ -481,8 +447,15 @@ class Members:
 
     def gone(self, now: float) -> list[int]:
         """Workers that nobody should wait for, as of a moment ago: every heartbeat asks."""
+        conductor, running = self._conductor, self._conductor.running
         if now - self._gone[0] > GONE_SECONDS:
-            self._gone = now, self._conductor.gone(now)
+            gone = [
+                worker
+                for worker, member in conductor.members.items()
+                if not conductor.is_alive(member, now)
+                or (member.draining and running and worker not in running.participants)
+            ]
+            self._gone = now, gone
         return self._gone[1]
 
     def named(self) -> tuple[tuple[int, str], ...]:
