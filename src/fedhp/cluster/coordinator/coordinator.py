@@ -18,6 +18,8 @@ from pathlib import Path
 import grpc.aio
 import numpy as np
 
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_synchronous, traits_of
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import attempt_pause
 from fedhp.cluster.coordinator.committed_state import (
@@ -29,7 +31,7 @@ from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, Condu
 from fedhp.cluster.coordinator.context import STOP_SECONDS, LeaderContext, Phase
 from fedhp.cluster.coordinator.members.members import BY_OPERATOR
 from fedhp.cluster.coordinator.members.setup_checks import parts_of_this_machine
-from fedhp.cluster.coordinator.planning.planning import averages_in_groups, is_asynchronous
+from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
 from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
 from fedhp.cluster.coordinator.service import CoordinatorService, CoordinatorState
 from fedhp.cluster.failpoints import reach
@@ -246,14 +248,15 @@ class Coordinator:
 
 def _conductor(committed: CommittedState, *, epoch: int) -> Conductor[wire.RoundReport]:
     """The round protocol, with the members of the coordinators before."""
-    experiment = committed.experiment
+    experiment, part = committed.experiment, committed.experiment.algorithm
+    algorithm = load_algorithm(part.name, part.settings)
     settings = ConductorSettings(
         workers=experiment.workers,
         min_workers=experiment.cluster.min_workers,
         suspect_after=experiment.cluster.suspect_after,
         dead_after=experiment.cluster.dead_after,
-        asynchronous=is_asynchronous(experiment),
-        groups=averages_in_groups(experiment),
+        asynchronous=not is_synchronous(algorithm),
+        groups=traits_of(algorithm).group_average,
         hearing=BEATS_TO_HEAR * experiment.cluster.beat,
     )
     conductor: Conductor[wire.RoundReport] = Conductor(
@@ -280,7 +283,7 @@ class CoordinatorRoundLoop:
         self._last: CommittedState | None = None  # as the ledger has it
         self._committing = asyncio.Lock()
         self._vain_tries = 0  # to write, although there was space
-        self._needed = ROUND_BYTES
+        self._needed, self._surveyed = ROUND_BYTES, False
 
     async def run(self) -> None:
         """Rounds until all are done, a condition is reached or an operator stops the run."""
@@ -350,7 +353,8 @@ class CoordinatorRoundLoop:
             participants = attempts.chosen(participants)
         if self.phase.stopping:
             return
-        if not self.state.survey.has_begun and self.state.survey.is_due(participants):
+        probed = self.experiment.cluster.probe_bytes > 0 and not self._surveyed
+        if probed and len(participants) >= 2 and not self.state.planning.rounds.links.known():
             await self._survey(participants)
         planned = await self._plan(participants)
         await self._write(self.history.flush)
@@ -456,14 +460,19 @@ class CoordinatorRoundLoop:
         return []
 
     async def _survey(self, participants: list[int]) -> None:
-        """Have links timed before the first plan."""
-        survey = self.state.survey
-        survey.begin(participants, time.monotonic())
+        """Have links timed before the first plan, once under each coordinator."""
+        planning, conductor, self._surveyed = self.state.planning, self.state.conductor, True
+        base, began = planning.rounds.stage.federation.base_topology, time.monotonic()
+        survey = planning.survey = LinkSurvey(participants, base.links)
+        self.context.waiting.wake(participants)
         self.phase.why = "the links are being timed"
-        while not self.phase.stopping and not survey.is_over(time.monotonic()):
+        while not self.phase.stopping and (now := time.monotonic()) - began <= SURVEY_SECONDS:
+            if survey.is_over([member.worker for member in conductor.alive(now)]):
+                break
             await self._wait()
-        self.phase.why = ""
-        survey.end(time.monotonic())
+        self.phase.why, planning.survey = "", None
+        planning.rounds.learn_links(survey.timed)
+        self.history.note(events.Surveyed(sorted(survey.timed), time.monotonic() - began))
 
     async def _plan(self, participants: list[int]) -> NetworkRound:
         """Ask the algorithm, in a thread: it may take a while."""

@@ -31,7 +31,7 @@ from fedhp.cluster.coordinator.members.dial_back import DialBacks, source_of
 from fedhp.cluster.coordinator.members.members import BY_OPERATOR, Admission, Members
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
 from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS
-from fedhp.cluster.coordinator.planning.planning import Planning, Survey
+from fedhp.cluster.coordinator.planning.planning import Planning
 from fedhp.cluster.coordinator.reachability import broken_links_on_wire
 from fedhp.cluster.ledger.base import Ledger
 from fedhp.cluster.protocol import limits, message_checks
@@ -111,7 +111,6 @@ class CoordinatorState:
         self.guard.token = self.token = self.leaders[-1].token  # of this epoch
         self.dial_backs = DialBacks()
         self.planning = Planning(context)
-        self.survey = Survey(context, self.planning)
         self.attempts = Attempts(context, self.planning)
         self.reachability = self.attempts.reachability
         self._checkpoints = self.attempts.groups.checkpoints.pack()  # none, without group averages
@@ -122,9 +121,7 @@ class CoordinatorState:
             private=committed.private,
             awaits_own=compares and not committed.setup,
         )
-        self.members = Members(
-            context, self.attempts, self.admission, survey=self.survey, setups=setups
-        )
+        self.members = Members(context, self.attempts, self.admission, setups)
 
     @property
     def round_index(self) -> int:
@@ -311,7 +308,7 @@ class CoordinatorService:
                     order.catch_up.compare = COMPARED_MODELS
                 return order
             state.context.waiting.without_model.add(member.worker)
-        survey = state.survey.links
+        survey = state.planning.survey
         if survey is not None and (wanted := survey.wanted(member.worker)):
             between = Attempt.after(conductor.committed, epoch=conductor.epoch)
             order.survey.peers.extend(

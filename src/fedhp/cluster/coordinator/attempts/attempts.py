@@ -169,7 +169,9 @@ class GivenTurns:
                 epoch_steps=self._planning.epoch_steps(),
                 avoid=self._reachability.refused(round_index=self._context.round_index, now=now),
             )
-        self._work.begin_turn(member.worker, turn)
+        partner, worker = turn.action.partner, member.worker
+        self._work.turns[worker] = turn
+        self._work.peers[worker] = frozenset(() if partner is None else (partner,))
         return turn
 
     def is_complete(self, now: float) -> bool:
@@ -182,14 +184,25 @@ class GivenTurns:
         turn = self._work.turns.get(member.worker)
         if turn is None or turn.number != report.turn:
             raise Refused("attempt", f"turn {report.turn} is over or was never given")
-        given, steps = self._work.take(member.worker)
+        del self._work.turns[member.worker]
+        given, steps = self._work.given.pop(member.worker, (-math.inf, 0))
         times = [other.step_time for other in self._conductor.members.values()]
         if now - given < shortest_turn(steps, times):
             self._context.missed(member, "its turns are shorter than is possible")
             return
         self._planning.turns.end_turn(turn, report)
         self._context.was_punctual(member)
-        self.judge_partner(member, report)
+        # A partner that two members waited for in vain, since its last swap, is put aside.
+        for link in report.links:
+            if link.lost not in WITHHELD:
+                self._waited_in_vain.pop(link.worker, None)
+                continue
+            callers = self._waited_in_vain.setdefault(link.worker, set())
+            callers.add(member.worker)
+            partner = self._conductor.members.get(link.worker)
+            if len(callers) >= 2 and partner is not None:
+                self._waited_in_vain.pop(link.worker)
+                self._context.missed(partner, "others waited for a swap with it in vain")
 
     def end_round(self, *, now: float) -> None:
         """A round of turns is over. Of a member with far more turns than the others no more than
@@ -207,19 +220,6 @@ class GivenTurns:
                 warnings.set(MANY_TURNS, members=(member.name,), value=own, text=text)
             else:
                 warnings.end(MANY_TURNS, members=(member.name,))
-
-    def judge_partner(self, member: Member, report: wire.RoundReport) -> None:
-        """A partner that two members waited for in vain, since its last swap, is put aside."""
-        for link in report.links:
-            if link.lost not in WITHHELD:
-                self._waited_in_vain.pop(link.worker, None)
-                continue
-            callers = self._waited_in_vain.setdefault(link.worker, set())
-            callers.add(member.worker)
-            partner = self._conductor.members.get(link.worker)
-            if len(callers) >= 2 and partner is not None:
-                self._waited_in_vain.pop(link.worker)
-                self._context.missed(partner, "others waited for a swap with it in vain")
 
 
 class ModelDigests:
@@ -294,7 +294,8 @@ class Attempts:
         avoided = frozenset[Pair]()
         if self.reachability.failures:
             avoided = self.reachability.refused(round_index=round_index, now=now)
-        return avoided | self.groups.avoided_links() if self._context.groups else avoided
+        spoiled = self.groups.blame.avoided(round_index + 1) if self._context.groups else ()
+        return avoided.union(spoiled)
 
     def evaluation_plan(self, round_index: int) -> dict[str, bool]:
         """Whether models are tested after this round, and on the whole test set too."""
@@ -401,7 +402,12 @@ class Attempts:
         # Of those whose model diverged it counts how many they are: all of them are waited for.
         waits = bool(lost) or report.diverged
         late = waits and all(why == "deadline" for why in lost.values())
-        self._fail(member, attempt, Failure(tuple(lost), late, now, diverged=report.diverged))
+        running = self._conductor.running
+        if report.diverged and running is not None and member.worker not in running.required:
+            self._conductor.release(member)  # it is not in the group: it has no report
+        else:
+            failure = Failure(tuple(lost), late, now, diverged=report.diverged)
+            self._conductor.fail(member.worker, attempt, failure)
         self._context.history.note(
             events.Failed(attempt, member.worker, sorted(lost), report.failed)
         )
@@ -412,14 +418,6 @@ class Attempts:
         self.planning.rounds.learn_links(timed, round_index=attempt.round_index)
         self.reachability.tried(member, report.links, attempt.round_index, now=now)
         self._context.round_loop.notify()
-
-    def _fail(self, member: Member, attempt: Attempt, failure: Failure) -> None:
-        """Count it. One that is not in the group and whose model diverged has no report."""
-        running = self._conductor.running
-        if failure.diverged and running is not None and member.worker not in running.required:
-            self._conductor.release(member)
-        else:
-            self._conductor.fail(member.worker, attempt, failure)
 
     # --- an attempt ends -------------------------------------------------------------------
 
@@ -432,7 +430,10 @@ class Attempts:
             returns = self.groups.average_lost(running, now)
         else:
             self._judge_members({}, now)
-        self._warn_of_attempts()
+        tries, coming = self._conductor.tries, self._context.round_index + 1
+        if tries >= ATTEMPTS_TO_WARN:
+            text = f"round {coming} was tried {tries} times: see the log for the reasons"
+            self._context.warnings.set(ATTEMPTS, value=tries, text=text)
         self.work.orders = {}
         self.groups.gave_up()
         self._context.history.note(events.GaveUp(attempt))
@@ -443,13 +444,6 @@ class Attempts:
             LOG.warning("round %d: %s; planning it again", attempt.round_index, why)
         self._conductor.give_up()
         return returns
-
-    def _warn_of_attempts(self) -> None:
-        """An operator should look at a round that does not come to an end."""
-        tries, coming = self._conductor.tries, self._context.round_index + 1
-        if tries >= ATTEMPTS_TO_WARN:
-            text = f"round {coming} was tried {tries} times: see the log for the reasons"
-            self._context.warnings.set(ATTEMPTS, value=tries, text=text)
 
     def seal(self, *, started: float, now: float) -> dict[int, wire.RoundReport]:
         """No further report counts; returns those that are going to be committed."""

@@ -23,7 +23,6 @@ from fedhp.cluster.coordinator.planning.planning import Planning
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.exchange import GroupAverage
-from fedhp.types import Pair
 
 WRONG_PARTS, WENT_BACK = "wrong_parts", "went_back"  # keys of warnings
 
@@ -44,7 +43,7 @@ class GroupRounds:
         # To which everyone goes back with the next commit, and in which round that was last.
         self._return: GroupCheckpoint | None = None
         self._went_back = 0
-        self._blame = Blame()
+        self.blame = Blame()
         self._wrong_parts, self._suspects = WrongParts(), set[tuple[str, ...]]()
         # Workers that lost an average: in which round, and when.
         self._left_aside: dict[int, tuple[int, float]] = {}
@@ -185,7 +184,7 @@ class GroupRounds:
 
     def _leave_aside(self, running: RunningAttempt[wire.RoundReport], now: float) -> None:
         members, coming = self._conductor.members, self._context.round_index + 1
-        causes = self._blame.judge(
+        causes = self.blame.judge(
             running.failed,
             absent=self._conductor.absent(now),
             misses={worker: member.misses for worker, member in members.items()},
@@ -214,14 +213,6 @@ class GroupRounds:
         del self._left_aside[member.worker]
         self._context.missed(member, "group averages failed because of it")
 
-    def avoided_links(self) -> frozenset[Pair]:
-        """Links that spoiled averages: the next plan goes without them."""
-        return self._blame.avoided(self._context.round_index + 1)
-
     def allow(self, worker: int) -> None:
         """The operator let it in again: the next round is tried with it."""
         self._left_aside.pop(worker, None)
-
-    def forgive(self, worker: int) -> None:
-        """What it did before counts no longer: its links may be used again."""
-        self._blame.forgive(worker)

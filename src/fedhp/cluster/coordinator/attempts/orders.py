@@ -156,17 +156,6 @@ class GivenWork:
             work.parent.CopyFrom(parent)
         return work
 
-    def begin_turn(self, worker: int, turn: TurnOrder) -> None:
-        """A worker gets this turn, for the first time or again."""
-        partner = turn.action.partner
-        self.turns[worker] = turn
-        self.peers[worker] = frozenset(() if partner is None else (partner,))
-
-    def take(self, worker: int) -> tuple[float, int]:
-        """When a worker got its turn, and for how many steps; the turn is over."""
-        del self.turns[worker]
-        return self.given.pop(worker, (float("-inf"), 0))
-
     def withdraw(self, worker: int) -> None:
         """The worker is out: it does not get what it has not got yet."""
         self.orders.pop(worker, None)

@@ -17,7 +17,6 @@ from fedhp.cluster.coordinator.attempts.attempts import Attempts
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
 from fedhp.cluster.coordinator.context import PUT_ASIDE, STOP_SECONDS, LeaderContext
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
-from fedhp.cluster.coordinator.planning.planning import Survey
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused, new_key
@@ -201,13 +200,10 @@ class Members:
         context: LeaderContext,
         attempts: Attempts,
         admission: Admission,
-        *,
-        survey: Survey,
         setups: SetupChecks,
     ) -> None:
         self._context, self._conductor, self._phase = context, context.conductor, context.phase
-        self._planning, self._survey = attempts.planning, survey
-        self._attempts, self._admission = attempts, admission
+        self._planning, self._attempts, self._admission = attempts.planning, attempts, admission
         self.setups = setups
         # Workers that said that they know of the end.
         self.informed = set(context.taken_over.informed)
@@ -291,7 +287,8 @@ class Members:
         self._planning.note_samples(member.worker, request.samples)
         if request.HasField("setup"):
             self._note_setup(member, Setup.from_wire(request.setup))
-        if request.surveyed and self._survey.add(member, request.surveyed):
+        if request.surveyed and (survey := self._planning.survey) is not None:
+            survey.add(member.worker, request.surveyed)
             coming = self._context.round_index + 1
             self._attempts.reachability.tried(member, request.surveyed, coming, now=now)
             notify()
@@ -397,7 +394,7 @@ class Members:
             if now >= when:
                 del self._admission.forgiven_at[worker]
                 self._attempts.reachability.forget(worker)
-                self._attempts.groups.forgive(worker)
+                self._attempts.groups.blame.forgive(worker)
         if now - self._looked_at > ALLOW_LIST_SECONDS:
             self._looked_at = now
             self._attempts.reachability.watch(now)

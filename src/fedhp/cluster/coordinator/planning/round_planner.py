@@ -256,13 +256,6 @@ class RoundPlanner(NetworkPlanner):
             transfer_time=transfer_time,
         )
 
-    def _learn_overhead(self, measured: float, predicted: float) -> None:
-        """Frames, acknowledgements and waiting for each other: what a tree needs in addition to
-        its bytes. A new leader learns it again."""
-        if predicted > 0 and np.isfinite(measured):
-            ratio = np.clip(self._overhead * measured / predicted, 1.0, MOST_OVERHEAD)
-            self._overhead += OVERHEAD_SMOOTHING * (float(ratio) - self._overhead)
-
     def finish(self, planned: NetworkRound, reports: WireReports, *, seconds: float) -> RoundRecord:
         """The record of a round from the reports that count; the next plan builds on it."""
         took_part = np.isin(np.arange(self.workers), list(reports))
@@ -283,7 +276,12 @@ class RoundPlanner(NetworkPlanner):
             if exchange.required:
                 # All have it at nearly the same time, and one of them may not tell the truth.
                 transfer_time = float(np.nanmedian(waited[list(exchange.required)]))
-                self._learn_overhead(transfer_time, planned.transfer_time)
+                # Frames, acknowledgements and waiting for each other: what a tree needs in
+                # addition to its bytes. A new leader learns it again.
+                if planned.transfer_time > 0 and np.isfinite(transfer_time):
+                    ratio = self._overhead * transfer_time / planned.transfer_time
+                    ratio = float(np.clip(ratio, 1.0, MOST_OVERHEAD))
+                    self._overhead += OVERHEAD_SMOOTHING * (ratio - self._overhead)
         else:
             np.fmax.at(communication, links[:, 0], times)
             if not exchange.directed:

@@ -219,6 +219,7 @@ async def _lead_once(
     )
     try:
         experiment = settings.experiment
+        origins = UNKNOWN if experiment is None else experiment.origins
         if experiment is None:
             committed = await ledger.lead_first(
                 name=settings.name, address=settings.advertise or str(listen)
@@ -239,7 +240,7 @@ async def _lead_once(
                 moved=settings.moved,
                 expiry=expiry,
                 on_round=on_round,
-                folders=_import_folders(settings) if settings.compares else None,
+                folders=origins.folders if settings.compares else None,
             ),
             ledger,
         )
@@ -260,11 +261,6 @@ async def _lead_once(
             current.port = parse_address(current.coordinator.address, key="--advertise").port
         current.coordinator = None
         await ledger.close()
-
-
-def _import_folders(settings: CoordinatorProcessSettings) -> tuple[str, ...]:
-    """Where the experiment's own parts are looked for."""
-    return UNKNOWN.folders if settings.experiment is None else settings.experiment.origins.folders
 
 
 def _ledger(settings: CoordinatorProcessSettings, identity: RenewableIdentity) -> Ledger:
