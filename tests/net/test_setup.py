@@ -212,10 +212,10 @@ def test_another_version_of_a_module_is_refused(
     checks.say(0, Setup(tuple(theirs.values())))
     checks.say(1, Setup(tuple(ours.values())))
     assert not checks.is_agreed(0)  # nothing is known yet: it waits, and is not refused
-    assert checks.refusal(0) == ""
+    assert 0 not in checks.differing
     checks.take_own(list(ours.values()))
     assert checks.is_agreed(1)
-    why = checks.refusal(0)
+    why = checks.differing[0]
     for text in (*words, "the coordinator has", "To correct it: copy that file"):
         assert text in why
     for parts in (ours, theirs):
@@ -282,7 +282,7 @@ def test_without_its_own_data_what_most_workers_say_counts(tmp_path: Path) -> No
     checks.take_own([])
     assert checks.settle(range(3))
     assert [checks.is_agreed(worker) for worker in range(4)] == [False, True, True, True]
-    assert "most of the others has aaaaaaaaaaaa (40 samples)" in checks.refusal(0)
+    assert "most of the others has aaaaaaaaaaaa (40 samples)" in checks.differing[0]
 
 
 def test_a_standby_compares_with_the_same_reference() -> None:
@@ -294,8 +294,10 @@ def test_a_standby_compares_with_the_same_reference() -> None:
     after = CommittedState.from_bytes(before.to_bytes())
     assert (after.setup, after.private) == (before.setup, (1,))
     standby = SetupChecks(after.setup, private=after.private)
-    assert standby.difference(Setup((part,))) == ""
-    assert "another one" in standby.difference(Setup((replace(part, digest="dd" * 32, facts=""),)))
+    standby.say(1, Setup((part,)))
+    assert standby.differing == {}
+    standby.say(1, Setup((replace(part, digest="dd" * 32, facts=""),)))
+    assert "another one" in standby.differing[1]
 
 
 def test_initial_values_may_differ_in_their_last_bits_only() -> None:

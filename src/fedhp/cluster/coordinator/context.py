@@ -55,17 +55,6 @@ class RunPhase:
         if committed.ended:
             self.stop_condition.end(last, committed.ended)
 
-    def pause(self, why: str) -> None:
-        """Nothing can be written or committed at the moment."""
-        if self.interrupted is None:
-            self.interrupted = self.current
-        self.current, self.why = Phase.PAUSED, why
-
-    def resume(self) -> None:
-        """Something was written: continue where the pause, if there was one, began."""
-        self.current, self.why = self.interrupted or self.current, ""
-        self.interrupted = None
-
     def stop(self, why: str) -> None:
         """End the run after its present round, or in a few seconds if that takes longer."""
         self.stopping = why

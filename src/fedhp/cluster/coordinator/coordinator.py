@@ -564,11 +564,8 @@ class CoordinatorRoundLoop:
                 else:  # etcd has a quota, too
                     await self._pause(str(error))
             else:
-                self._last = committed
-                if self.phase.interrupted:
-                    self._continue()
-                self._vain_tries = 0
-                self.phase.why = ""
+                self._written()
+                self._last, self.phase.why = committed, ""
                 return
 
     # --- pauses ----------------------------------------------------------------------------
@@ -581,9 +578,7 @@ class CoordinatorRoundLoop:
             except StorageFull as error:
                 await self._wait_for_space(error)
             else:
-                if self.phase.interrupted:
-                    self._continue()
-                self._vain_tries = 0
+                self._written()
                 return
 
     async def _wait_for_space(self, error: StorageFull) -> None:
@@ -598,18 +593,22 @@ class CoordinatorRoundLoop:
 
     async def _pause(self, why: str) -> None:
         """Do nothing for a moment; the first one says why in the log and the history."""
-        if self.phase.interrupted is None:
+        phase = self.phase
+        if phase.interrupted is None:
             LOG.warning("paused: %s", why)
             self.history.note(events.Paused(why))
-        self.phase.pause(why)
+            phase.interrupted = phase.current
+        phase.current, phase.why = Phase.PAUSED, why
         self.state.members.supervise(time.monotonic())
         await asyncio.sleep(RETRY_SECONDS)
 
-    def _continue(self) -> None:
-        """Something was written: the pause is over."""
-        self.phase.resume()
-        LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
-        self.history.note(events.Resumed(self.state.round_index + 1))
+    def _written(self) -> None:
+        """Something was written: a pause, if there was one, is over."""
+        self._vain_tries, phase = 0, self.phase
+        if phase.interrupted is not None:
+            phase.current, phase.why, phase.interrupted = phase.interrupted, "", None
+            LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
+            self.history.note(events.Resumed(self.state.round_index + 1))
 
 
 async def note_freezes(history: History) -> None:

@@ -192,7 +192,10 @@ class GivenTurns:
             return
         self._planning.turns.end_turn(turn, report)
         self._context.was_punctual(member)
-        # A partner that two members waited for in vain, since its last swap, is put aside.
+        self.judge_partner(member, report)
+
+    def judge_partner(self, member: Member, report: wire.RoundReport) -> None:
+        """A partner that two members waited for in vain, since its last swap, is put aside."""
         for link in report.links:
             if link.lost not in WITHHELD:
                 self._waited_in_vain.pop(link.worker, None)

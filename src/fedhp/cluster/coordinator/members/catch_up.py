@@ -31,8 +31,8 @@ class CatchUp:
     def order(self, member: Member) -> None:
         """A member gets the order to take the committed model from a peer."""
         if member.worker not in self.waits:
+            self.waits[member.worker] = 0
             self._context.history.note(events.FellBehind(member.worker))
-        self.waits.setdefault(member.worker, 0)
 
     def holders(self, member: Member, *, now: float) -> list[Member]:
         """Other members that hold the committed model, in an order that nobody's numbers decide:

@@ -20,7 +20,7 @@ from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused, new_key
-from fedhp.cluster.protocol.setup import Setup, SetupPart
+from fedhp.cluster.protocol.setup import Setup, SetupPart, difference
 from fedhp.cluster.protocol.versions import works_with
 from fedhp.cluster.security.tls import AllowList
 
@@ -223,8 +223,8 @@ class Members:
                 "works with itself, the one before and the one after: update the older one",
             )
         setup = Setup.from_wire(request.setup) if request.HasField("setup") else None
-        if setup is not None and (why := self.setups.difference(setup)):
-            raise self._setup_refused(name, None, why)
+        if setup is not None and (why := difference(setup.parts, self.setups.reference)):
+            raise self._setup_refused(name, why)
         incarnation = request.envelope.incarnation
         self._admission.replace_process(name, incarnation)
         restarted = self._conductor.loses_report(name, incarnation=incarnation)
@@ -249,7 +249,8 @@ class Members:
         self._attempts.work.keys.setdefault(name, new_key())
         self._planning.note_samples(member.worker, request.samples)
         self._context.warnings.end(SETUP, members=[name])
-        self.setups.forget(name, member.worker)
+        self.setups.forget(member.worker)
+        self.setups.refused.discard(name)
         if setup is not None:
             self._note_setup(member, setup)
         self._context.history.note(events.Joined(member.worker, name))
@@ -308,7 +309,9 @@ class Members:
         """Refuse a member whose data, modules or model are not those of the run."""
         record = self._context.record
         if why := self.setups.differing.get(member.worker):
-            refusal = self._setup_refused(member.name, member.worker, why)
+            self.setups.forget(member.worker)
+            self.setups.private.discard(member.worker)
+            refusal = self._setup_refused(member.name, why)
             self._planning.forget(member.worker)
             record.note(private=sorted(self.setups.private))
             self.leave(member, "its setup is not that of the run")
@@ -316,8 +319,8 @@ class Members:
         if self.setups.scaling is None and (scaling := self.setups.find_scaling()):
             record.note(scaling=dict(zip(("mean", "deviation"), map(list, scaling), strict=True)))
 
-    def _setup_refused(self, name: str, worker: int | None, why: str) -> Refused:
-        self.setups.refuse(name, worker, why)
+    def _setup_refused(self, name: str, why: str) -> Refused:
+        self.setups.refused.add(name)
         text = f"{name} is refused: {why}"
         self._context.warnings.set(SETUP, members=[name], value=1.0, text=text)
         return Refused("setup", why)

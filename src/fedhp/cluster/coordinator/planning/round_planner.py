@@ -444,17 +444,13 @@ def _measured_links(
             pair = (worker, link.worker)
             if not directed:
                 pair = (min(pair), max(pair))
-            seconds, size, distance = by_pair.get(pair, (0.0, 0, np.nan))
+            time, size, distance = by_pair.get(pair, (0.0, 0, np.nan))
             distance = distance if np.isfinite(distance) else link.distance
-            by_pair[pair] = max(seconds, link.seconds), size + link.bytes, distance
+            by_pair[pair] = max(time, link.seconds), size + link.bytes, distance
     pairs = np.array(sorted(by_pair), dtype=np.int64).reshape(-1, 2)
-    rows = [by_pair[pair] for pair in sorted(by_pair)]
-    return (
-        pairs,
-        np.array([seconds for seconds, _, _ in rows], dtype=np.float64),
-        np.array([size for _, size, _ in rows], dtype=np.int64),
-        np.array([distance for _, _, distance in rows], dtype=np.float64),
-    )
+    rows = np.array([by_pair[pair] for pair in sorted(by_pair)], dtype=np.float64).reshape(-1, 3)
+    seconds, sizes, distances = rows.T.copy()
+    return pairs, seconds, sizes.astype(np.int64), distances
 
 
 def _believable(reports: Reports) -> Reports:
