@@ -74,7 +74,9 @@ class CommittedState:
         planner, tables = head.pop("planner"), head.pop("tables")
         head["experiment"] = to_tables(self.experiment) if tables is None else tables
         head["setup"] = [[*part.to_list(), owner] for part, owner in self.setup.values()]
-        return json.dumps(head, default=_to_json).encode() + b"\n" + bytes(planner)
+        # What JSON does not know: digests; attempts and leaderships.
+        line = json.dumps(head, default=lambda x: x.hex() if isinstance(x, bytes) else x.to_list())
+        return line.encode() + b"\n" + bytes(planner)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> CommittedState:
@@ -102,10 +104,6 @@ class CommittedState:
                 fix="start the coordinator in the original folder; if that is gone for good, add "
                 "--moved",
             )
-
-
-def _to_json(value: bytes | Attempt | Leadership) -> str | list[Any]:
-    return value.hex() if isinstance(value, bytes) else value.to_list()
 
 
 def norms_of(facts: Mapping[str, Sequence[Sequence[float]]]) -> Norms:

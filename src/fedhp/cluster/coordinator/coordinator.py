@@ -338,8 +338,7 @@ class CoordinatorRoundLoop:
             async with self._committing:
                 admission.removals_changed.clear()
                 assert self._last is not None
-                names, members = admission.removed_names(), self.state.members.named()
-                await self._commit(replace(self._last, removed=names, members=members))
+                await self._commit(replace(self._last, **admission.named()))
             if not admission.removals_changed.is_set():
                 admission.removals_committed.set()
 
@@ -428,7 +427,7 @@ class CoordinatorRoundLoop:
                 members.wake_behind()
                 continue
             complete = len(ready) + len(aside) == wanted or (enough and waited >= patience)
-            if complete and members.setups.settle(ready):
+            if complete and members.setups.unsettled and members.setups.settle(ready):
                 self.context.waiting.wake_all()
                 continue  # some of them may differ
             if complete and state.planning.planner is None:
@@ -564,8 +563,9 @@ class CoordinatorRoundLoop:
                 else:  # etcd has a quota, too
                     await self._pause(str(error))
             else:
-                self._written()
-                self._last, self.phase.why = committed, ""
+                if self.phase.interrupted:
+                    self._continue(self.phase.interrupted)
+                self._last, self._vain_tries, self.phase.why = committed, 0, ""
                 return
 
     # --- pauses ----------------------------------------------------------------------------
@@ -578,7 +578,9 @@ class CoordinatorRoundLoop:
             except StorageFull as error:
                 await self._wait_for_space(error)
             else:
-                self._written()
+                if self.phase.interrupted:
+                    self._continue(self.phase.interrupted)
+                self._vain_tries = 0
                 return
 
     async def _wait_for_space(self, error: StorageFull) -> None:
@@ -602,13 +604,11 @@ class CoordinatorRoundLoop:
         self.state.members.supervise(time.monotonic())
         await asyncio.sleep(RETRY_SECONDS)
 
-    def _written(self) -> None:
-        """Something was written: a pause, if there was one, is over."""
-        self._vain_tries, phase = 0, self.phase
-        if phase.interrupted is not None:
-            phase.current, phase.why, phase.interrupted = phase.interrupted, "", None
-            LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
-            self.history.note(events.Resumed(self.state.round_index + 1))
+    def _continue(self, interrupted: Phase) -> None:
+        """Something was written: the pause is over."""
+        self.phase.current, self.phase.why, self.phase.interrupted = interrupted, "", None
+        LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
+        self.history.note(events.Resumed(self.state.round_index + 1))
 
 
 async def note_freezes(history: History) -> None:

@@ -137,10 +137,9 @@ class CoordinatorState:
             run=self.run,
             experiment=self.experiment,
             attempt=attempt or self.conductor.committed,
-            members=self.members.named(),
+            **self.admission.named(),
             model_bytes=self.planning.model_bytes,
             allowed=None if allowed is None else tuple(sorted(allowed)),
-            removed=self.admission.removed_names(),
             planner=b"" if planner is None else planner.pack(),
             bytes_sent=self.phase.stop_condition.bytes_sent,
             ended=self.phase.stop_condition.reason,
@@ -533,7 +532,15 @@ class CoordinatorService:
         caller = await identify_caller(context)
         name = caller.name
         try:
-            refusal = self._refusal(caller, method)
+            refusal: Refused | None = None
+            try:
+                if self.allowed.names is not None and (why := self.allowed.refusal(name)):
+                    raise Refused("unknown", why)
+                self.guard.enter(name)
+                if method in BOUND_CALLS and CALL_RULES[method].allowed & caller.roles:
+                    self.state.admission.certificate_shown(name, caller.certificate)
+            except Refused as refused:
+                refusal = refused
             # The machine that has the name now does not share its budget with the one before.
             replaced = refusal is not None and refusal.reason == "certificate"
             async with self._limits.one_call(
@@ -548,18 +555,6 @@ class CoordinatorService:
             if refused.bad:
                 self._limits.charge(name, REFUSAL_COST)
             await self._refuse(context, name, refused)
-
-    def _refusal(self, caller: PeerIdentity, method: str) -> Refused | None:
-        """Why nothing of this caller is read; None if it is."""
-        if self.allowed.names is not None and (refusal := self.allowed.refusal(caller.name)):
-            return Refused("unknown", refusal)
-        try:
-            self.guard.enter(caller.name)
-            if method in BOUND_CALLS and CALL_RULES[method].allowed & caller.roles:
-                self.state.admission.certificate_shown(caller.name, caller.certificate)
-        except Refused as refused:
-            return refused
-        return None
 
     def _cost(self, method: str) -> float:
         cost = COSTS.get(method, 1.0)

@@ -166,16 +166,6 @@ class GivenWork:
         self.turns.pop(worker, None)
         self.given.pop(worker, None)
 
-    def believable_step_time(self, member: Member, claimed: float, *, now: float) -> float:
-        """What a member says of its steps counts before its first report, and after a report that
-        was not counted; then it cannot have been slower than the time since its order."""
-        if not np.isfinite(member.step_time):
-            return claimed
-        if not member.misses or member.worker not in self.given:
-            return 0.0
-        given, steps = self.given[member.worker]
-        return min(claimed, (now - given) / max(steps, 1))
-
 
 def _exchanges(shares: Sequence[Part]) -> list[list[wire.MixWork]]:
     """Each worker's part in each exchange of a round; what it does again at once is there once."""

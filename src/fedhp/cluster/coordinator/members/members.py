@@ -7,6 +7,7 @@ import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -154,10 +155,12 @@ class Admission:
         self.removals_committed.clear()
         self.removals_changed.set()
 
-    def removed_names(self) -> tuple[str, ...]:
-        """The members that an operator removed, for the ledger."""
+    def named(self) -> dict[str, Any]:
+        """For the ledger: all members, and those that an operator removed."""
         members = self._conductor.members.values()
-        return tuple(sorted(member.name for member in members if member.removed == BY_OPERATOR))
+        removed = sorted(member.name for member in members if member.removed == BY_OPERATOR)
+        indices = tuple((member.worker, member.name) for member in members)
+        return {"members": indices, "removed": tuple(removed)}
 
     def allow(self, member: Member, *, now: float) -> None:
         """A member may join, send and take part again, also from another machine."""
@@ -271,13 +274,18 @@ class Members:
             self._context.round_loop.notify,
             tuple(map(Attempt.from_wire, request.stands)),
         )
-        step_time = self._attempts.work.believable_step_time(member, request.step_time, now=now)
+        # What it says of its steps counts before its first report, and after a report that was not
+        # counted; then it cannot have been slower than the time since its order. 0: not measured.
+        step_time, given = request.step_time, self._attempts.work.given.get(member.worker)
+        if math.isfinite(member.step_time):
+            slowest = (now - given[0]) / max(given[1], 1) if member.misses and given else 0.0
+            step_time = min(step_time, slowest)
         held_before = models == member.models
         quiet = now - member.seen > self._context.experiment.cluster.suspect_after
         if not held_before or quiet or (step_time > 0 and step_time != member.step_time):
             notify()
         member.models, member.seen = models, now
-        if step_time > 0:  # 0: not measured
+        if step_time > 0:
             member.step_time = step_time
         waiting, sizes = self._context.waiting, self._planning.model_sizes
         if waiting.without_model and not held_before and self._conductor.holds(member):
@@ -457,7 +465,3 @@ class Members:
             ]
             self._gone = now, gone
         return self._gone[1]
-
-    def named(self) -> tuple[tuple[int, str], ...]:
-        """Index and name of all members, for the ledger."""
-        return tuple((member.worker, member.name) for member in self._conductor.members.values())
