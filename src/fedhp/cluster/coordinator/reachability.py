@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.limits import LogThrottle
-from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS, MAX_CAUSE, one_line
+from fedhp.cluster.protocol.message_checks import MAX_CAUSE, one_line
 from fedhp.types import Pair
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -37,19 +36,6 @@ CLOSED = "its connection closed"
 REPLACED = "its process ended without leaving; another one joined"
 
 
-@dataclass(slots=True)
-class LinkFailure:
-    """A link over which a worker did not get the model of a peer when it tried last."""
-
-    worker: int
-    peer: int
-    why: str
-    since: int  # round of the first failure
-    last: int  # round of the last one
-    failures: int = 1
-    at: float = 0.0  # when it failed last
-
-
 class Reachability:
     """What the members say about their links, and who is silent."""
 
@@ -59,7 +45,10 @@ class Reachability:
         note: Callable[[events.Event], None] = lambda event: None,
     ) -> None:
         self._conductor, self._note = conductor, note
-        self.failures: dict[tuple[int, int], LinkFailure] = {}  # by worker and peer
+        # By worker and peer, where the model of the peer did not come at the last try: since which
+        # round, and in which one last. And when that was.
+        self.failures: dict[tuple[int, int], wire.BrokenLink] = {}
+        self._failed_at: dict[tuple[int, int], float] = {}
         self._silent: dict[int, MemberStatus] = {}
         self._closed: dict[int, float] = {}  # by worker: when its call broke off
         self._lost: set[int] = set()  # those of whom this was noted
@@ -68,7 +57,7 @@ class Reachability:
     def __len__(self) -> int:
         return len(self.failures)
 
-    def broken(self, *, round_index: int) -> list[LinkFailure]:
+    def broken(self, *, round_index: int) -> list[wire.BrokenLink]:
         """The links that are broken, as far as they were tried lately; by worker and peer."""
         old = [
             ends for ends, link in self.failures.items() if link.last < round_index - RECENT_ROUNDS
@@ -82,7 +71,8 @@ class Reachability:
         return frozenset(
             (min(link.worker, link.peer), max(link.worker, link.peer))
             for link in self.broken(round_index=round_index)
-            if link.why == QUARANTINED and now - link.at < limits.PEER_QUARANTINE_SECONDS
+            if link.why == QUARANTINED
+            and now - self._failed_at[link.worker, link.peer] < limits.PEER_QUARANTINE_SECONDS
         )
 
     def tried(
@@ -162,12 +152,15 @@ class Reachability:
 
     def _failed(self, member: Member, link: wire.LinkReport, round_index: int, now: float) -> None:
         ends, why = (member.worker, link.worker), one_line(link.lost, most=MAX_CAUSE)
-        failure = self.failures.get(ends)
-        if failure is not None:
-            failure.why, failure.last, failure.at = why, round_index, now
+        self._failed_at[ends] = now
+        if ends in self.failures:
+            failure = self.failures[ends]
+            failure.why, failure.last = why, round_index
             failure.failures += 1
             return
-        self.failures[ends] = LinkFailure(*ends, why, since=round_index, last=round_index, at=now)
+        self.failures[ends] = wire.BrokenLink(
+            worker=ends[0], peer=ends[1], why=why, since=round_index, last=round_index, failures=1
+        )
         peer = self._conductor.members.get(link.worker)
         self._log(
             logging.WARNING,
@@ -187,18 +180,3 @@ class Reachability:
         if write:
             more = f" ({left_out} more like it before)" if left_out else ""
             LOG.log(level, "%s%s", text, more)
-
-
-def broken_links_on_wire(failures: Iterable[LinkFailure]) -> list[wire.BrokenLink]:
-    """The first of them, for a status."""
-    return [
-        wire.BrokenLink(
-            worker=failure.worker,
-            peer=failure.peer,
-            why=failure.why,
-            since=failure.since,
-            last=failure.last,
-            failures=failure.failures,
-        )
-        for failure, _ in zip(failures, range(MAX_BROKEN_LINKS), strict=False)
-    ]

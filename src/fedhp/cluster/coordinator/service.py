@@ -32,7 +32,6 @@ from fedhp.cluster.coordinator.members.members import BY_OPERATOR, Admission, Me
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
 from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS
 from fedhp.cluster.coordinator.planning.planning import Planning
-from fedhp.cluster.coordinator.reachability import broken_links_on_wire
 from fedhp.cluster.ledger.base import Ledger
 from fedhp.cluster.protocol import limits, message_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -172,7 +171,7 @@ class CoordinatorState:
             round_seconds=self.attempts.deadlines.last_round,
         )
         broken = self.reachability.broken(round_index=self.round_index)
-        reply.broken.extend(broken_links_on_wire(broken))
+        reply.broken.extend(broken[: message_checks.MAX_BROKEN_LINKS])
         reply.broken_links = len(broken)
         reply.warnings.extend(self.context.warnings.on_wire())
         for worker in sorted(self.conductor.members):

@@ -6,7 +6,6 @@ The algorithm is the same code as in simulation; times are those that the worker
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,8 +64,10 @@ MOST_OVERHEAD = 2.0
 OVERHEAD_SMOOTHING = 0.3
 
 
-class NetworkPlanner(ABC):
+class NetworkPlanner:
     """Drives an algorithm; all it knows can be handed to another coordinator as bytes."""
+
+    own: str  # the array that only planners of this kind have, [N]
 
     def __init__(self, stage: PlanningContext, planner: Planner) -> None:
         self.stage = stage
@@ -79,13 +80,46 @@ class NetworkPlanner(ABC):
         self.clock = 0.0
         self.links = LinkEstimates(self.workers)
 
-    @abstractmethod
     def pack(self) -> bytes:
-        """Everything that the next coordinator needs."""
+        """Everything that the next coordinator needs; not the turns under way: their workers will
+        ask again."""
+        arrays, scalars = pack("state", self._condensed())
+        if self.planner.last_reports is not None:
+            report_arrays, report_scalars = pack("reports", self.planner.last_reports)
+            arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
+        arrays.update(self.links.pack())
+        arrays[self.own] = getattr(self, self.own)
+        scalars["clock"] = self.clock
+        return to_bytes(arrays, scalars)
 
-    @abstractmethod
     def unpack(self, content: bytes) -> None:
         """Continue from what another planner packed."""
+        arrays, scalars = from_bytes(content)
+        self._expand(arrays, scalars)
+        if "reports.round_index" in scalars:
+            self.planner.last_reports = unpack("reports", Reports, arrays, scalars)
+        self.links = LinkEstimates.unpack(arrays)
+        setattr(self, self.own, arrays[self.own])
+        self.clock = float(scalars["clock"])
+
+    def pack_state(self) -> bytes:
+        """What the algorithm keeps between rounds."""
+        return to_bytes(*pack("state", self._condensed()))
+
+    def go_back(self, content: bytes) -> None:
+        """Plan on from what pack_state() gave; what was measured stays."""
+        self._expand(*from_bytes(content))
+
+    def _condensed(self) -> Any:
+        algorithm = self.algorithm
+        state = self.planner.state
+        return algorithm.condense(state) if isinstance(algorithm, Condensable) else state
+
+    def _expand(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
+        state = unpack("state", type(self.planner.state), arrays, scalars)
+        if isinstance(self.algorithm, Condensable):
+            state = self.algorithm.expand(state)
+        self.planner.state = state
 
 
 def evaluation_of(
@@ -178,6 +212,8 @@ class NetworkRound:
 
 class RoundPlanner(NetworkPlanner):
     """Everything that a synchronous algorithm needs from one round to the next."""
+
+    own = "step_time"
 
     def __init__(self, stage: PlanningContext) -> None:
         assert is_synchronous(stage.algorithm)
@@ -364,48 +400,6 @@ class RoundPlanner(NetworkPlanner):
                 seconds=transfer.seconds,
                 round_index=round_index,
             )
-
-    def pack(self) -> bytes:
-        """Everything that the next coordinator needs."""
-        arrays, scalars = pack("state", self._condensed())
-        if self.planner.last_reports is not None:
-            report_arrays, report_scalars = pack("reports", self.planner.last_reports)
-            arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
-        arrays.update(self.links.pack())
-        arrays["step_time"] = self.step_time
-        scalars["clock"] = self.clock
-        return to_bytes(arrays, scalars)
-
-    def unpack(self, content: bytes) -> None:
-        """Continue from what another planner packed."""
-        arrays, scalars = from_bytes(content)
-        self._expand(arrays, scalars)
-        if "reports.round_index" in scalars:
-            self.planner.last_reports = unpack("reports", Reports, arrays, scalars)
-        self.links = LinkEstimates.unpack(arrays)
-        self.step_time = arrays["step_time"]
-        self.clock = float(scalars["clock"])
-
-    def pack_state(self) -> bytes:
-        """What the algorithm keeps between rounds."""
-        return to_bytes(*pack("state", self._condensed()))
-
-    def go_back(self, content: bytes) -> None:
-        """Plan on from what pack_state() gave; what was measured stays."""
-        self._expand(*from_bytes(content))
-
-    # --- inside ----------------------------------------------------------------------------
-
-    def _condensed(self) -> Any:
-        algorithm = self.algorithm
-        state = self.planner.state
-        return algorithm.condense(state) if isinstance(algorithm, Condensable) else state
-
-    def _expand(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
-        state = unpack("state", type(self.planner.state), arrays, scalars)
-        if isinstance(self.algorithm, Condensable):
-            state = self.algorithm.expand(state)
-        self.planner.state = state
 
 
 def _measures(reports: WireReports, workers: int) -> dict[str, FloatArray]:
