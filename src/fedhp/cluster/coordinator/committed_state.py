@@ -210,7 +210,6 @@ class RunRecordWriter:
         return cls(folder, store, lock, experiment_text=text)
 
     def write(self, record: RoundRecord) -> None:
-        """Append a round."""
         if self._unwritten:
             self._write_description()
         self._store.commit(record)
@@ -256,6 +255,5 @@ class RunRecordWriter:
         self._store.leave_wal_mode()
 
     def close(self) -> None:
-        """Close the record and release its lock."""
         self._store.close()
         self._lock.__exit__(None, None, None)

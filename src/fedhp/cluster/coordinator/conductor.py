@@ -167,7 +167,6 @@ class Conductor(Generic[T]):
         now: float,
         step_time: float = float("nan"),
     ) -> Member:
-        """A worker joins, for the first time or again."""
         member = self.by_name.get(name)
         if member is None:
             member = self._add(Member(self._free_index(name), name))
@@ -406,15 +405,13 @@ class Conductor(Generic[T]):
 
     def seal(self) -> dict[int, T]:
         """No further report counts; returns those that are going to be committed."""
-        if self.running is None:
-            raise RuntimeError("no attempt is running")
+        assert self.running is not None
         self.running.sealed = True
         return dict(self.running.reports)
 
     def commit(self) -> Attempt:
         """The attempt counts; it is durable already. Those that reported hold its models."""
-        if self.running is None:
-            raise RuntimeError("no attempt is running")
+        assert self.running is not None
         attempt = self.committed = self.running.attempt
         for worker in self.running.reports:
             member = self.members[worker]

@@ -48,7 +48,6 @@ class RunPhase:
         self.stop_requested, self.stop_committed = asyncio.Event(), asyncio.Event()
         self.has_begun = False  # a round under this coordinator
         self.interrupted: Phase | None = None  # what it did before nothing could be written
-        self._rounds = committed.experiment.rounds
         self.stop_condition = StopCondition(committed.experiment, tested=True, by_middle=True)
         last = committed.attempt.round_index
         self.stop_condition.resume(last, 0.0, committed.bytes_sent, None)
@@ -62,19 +61,11 @@ class RunPhase:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is over."""
         return self.current is Phase.FINISHED
 
     def has_all_rounds(self, round_index: int) -> bool:
         """Whether no round follows this one, by the experiment or a condition of it."""
         return round_index >= self.stop_condition.last_round
-
-    def finish(self, round_index: int) -> None:
-        """The run ends after this round: with all its rounds, by a condition, or stopped."""
-        self.current, self.interrupted = Phase.FINISHED, None
-        self.why = self.stop_condition.reason or f"all {self._rounds} rounds are done"
-        if self.stopping and not self.has_all_rounds(round_index):
-            self.why = self.stopping
 
 
 class WaitingCall:
@@ -119,7 +110,6 @@ class WaitingMembers:
                 self.without_model.discard(worker)
 
     def workers(self) -> list[int]:
-        """Who waits."""
         return list(self._calls)
 
     def wake(self, workers: Iterable[int]) -> None:
@@ -198,7 +188,6 @@ class LeaderContext:
 
     @property
     def round_index(self) -> int:
-        """The last committed round."""
         return self.conductor.committed.round_index
 
     # --- members that keep the others waiting ----------------------------------------------

@@ -314,7 +314,10 @@ class CoordinatorRoundLoop:
             reached=phase.stop_condition.reason,
             stopped="" if ended else phase.stopping,
         )
-        phase.finish(last)
+        phase.current, phase.interrupted = Phase.FINISHED, None
+        phase.why = phase.stop_condition.reason or f"all {self.experiment.rounds} rounds are done"
+        if phase.stopping and not ended:
+            phase.why = phase.stopping
         self.history.note(events.Finished(last, phase.why))
         self.context.round_loop.notify()
         self.context.waiting.wake_all()
@@ -421,7 +424,7 @@ class CoordinatorRoundLoop:
             ready = members.ready(now, without=aside)
             waited, enough = now - started, len(ready) >= max(1, least)
             if not enough and aside:
-                groups.end_left_aside()
+                groups.end_left_aside(aside)
                 continue
             if not enough and state.conductor.end_suspensions(now):
                 members.wake_behind()

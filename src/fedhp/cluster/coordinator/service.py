@@ -124,7 +124,6 @@ class CoordinatorState:
 
     @property
     def round_index(self) -> int:
-        """The last committed round."""
         return self.context.round_index
 
     def committed_state(self, attempt: Attempt | None = None) -> CommittedState:
@@ -212,7 +211,6 @@ class CoordinatorService:
     # --- answers to calls that were checked ------------------------------------------------
 
     def join(self, name: str, request: wire.JoinRequest, _: Any = None) -> wire.JoinReply:
-        """A worker joins, for the first time or again."""
         member = self.state.members.join(name, request, now=time.monotonic())
         reply = wire.JoinReply(
             run=self.state.run,

@@ -198,20 +198,22 @@ class GroupRounds:
     def left_aside(self) -> list[int]:
         """Workers without which the next round is tried: they lost an average in this round, or
         in an earlier one and gave no sign of life since. Who did has kept the others waiting."""
-        for worker, (round_index, when) in list(self._left_aside.items()):
-            member = self._conductor.members[worker]
-            if round_index <= self._context.round_index and member.seen > when:
-                self._end_left_aside(member)
+        members = self._conductor.members
+        back = [
+            worker
+            for worker, (round_index, when) in self._left_aside.items()
+            if round_index <= self._context.round_index and members[worker].seen > when
+        ]
+        self.end_left_aside(back)
         return sorted(self._left_aside)
 
-    def end_left_aside(self) -> None:
-        """Without them there are too few."""
-        for worker in list(self._left_aside):
-            self._end_left_aside(self._conductor.members[worker])
-
-    def _end_left_aside(self, member: Member) -> None:
-        del self._left_aside[member.worker]
-        self._context.missed(member, "group averages failed because of it")
+    def end_left_aside(self, workers: Iterable[int]) -> None:
+        """They may take part again: they are there, or without them there are too few."""
+        for worker in workers:
+            del self._left_aside[worker]
+            self._context.missed(
+                self._conductor.members[worker], "group averages failed because of it"
+            )
 
     def allow(self, worker: int) -> None:
         """The operator let it in again: the next round is tried with it."""

@@ -87,7 +87,6 @@ class TurnPlanner(NetworkPlanner):
         return TurnOrder(worker, number, round_index, action, rate)
 
     def end_turn(self, turn: TurnOrder, report: wire.RoundReport) -> None:
-        """A turn was reported."""
         self.ended.append((turn, report))
         for link in report.links:
             if not link.lost and link.bytes > 0:

@@ -265,17 +265,12 @@ async def _lead_once(
 
 def _ledger(settings: CoordinatorProcessSettings, identity: RenewableIdentity) -> Ledger:
     """Whatever stores the state, only what a coordinator signed is continued."""
-    ledger: Ledger
-    if settings.ha is not None:
-        ledger = EtcdLedger(
-            settings.ha,
-            FEDERATION,
-            lease_seconds=settings.lease,
-            insecure=settings.insecure_etcd,
-        )
-        return SignedLedger(ledger, identity, where=settings.ha)
-    folder = settings.folder / LEDGER
-    return SignedLedger(LocalLedger(folder), identity, where=str(folder))
+    if settings.ha is None:
+        folder = settings.folder / LEDGER
+        return SignedLedger(LocalLedger(folder), identity, where=str(folder))
+    insecure, seconds = settings.insecure_etcd, settings.lease
+    ledger = EtcdLedger(settings.ha, FEDERATION, lease_seconds=seconds, insecure=insecure)
+    return SignedLedger(ledger, identity, where=settings.ha)
 
 
 def _stand_by(

@@ -150,7 +150,6 @@ class Metrics:
         return health(snapshot)
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Count a committed round."""
         timing = record.timing
         self._round_seconds.observe(timing.round_time)
         self._gauges["mean_waiting_seconds"].set(timing.mean_waiting_time)
