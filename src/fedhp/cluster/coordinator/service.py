@@ -264,18 +264,19 @@ class CoordinatorService:
 
     def _order(self, member: Member, now: float) -> wire.Order:
         state, conductor = self.state, self.state.conductor
-        phase, attempts = state.phase, state.attempts
+        phase, attempts, worker = state.phase, state.attempts, member.worker
+        between = Attempt.after(conductor.committed, epoch=conductor.epoch)
         order = wire.Order(
             epoch=conductor.epoch, committed=conductor.committed.to_wire(), token=state.token
         )
         if conductor.settings.groups:
             order.own.CopyFrom(attempts.groups.own_version(member).to_wire())
-            kept = attempts.groups.checkpoints.versions_of(member.worker)
+            kept = attempts.groups.checkpoints.versions_of(worker)
             order.keep.extend(version.to_wire() for version in kept)
         if not state.leads():
             order.wait.why = "this coordinator does not lead any more"
             return order
-        drained = member.draining and member.worker not in attempts.work.orders
+        drained = member.draining and worker not in attempts.work.orders
         if phase.current is Phase.FINISHED or drained or member.removed:
             state.members.dismiss(member)
             order.finished.why = member.removed or phase.why or "drained"
@@ -290,26 +291,23 @@ class CoordinatorService:
             holders = state.catch_up.holders(member, now=now)
             if holders:
                 state.catch_up.order(member)
-                order.catch_up.peers.extend(
-                    attempts.work.addresses(
-                        [holder.worker for holder in holders[:MOST_HELPERS]],
-                        member.worker,
-                        TicketPurpose.COMMITTED,
-                        attempt=Attempt.after(conductor.committed, epoch=conductor.epoch),
-                        version=conductor.committed,
-                    )
+                peers = attempts.work.addresses(
+                    [holder.worker for holder in holders[:MOST_HELPERS]],
+                    worker,
+                    TicketPurpose.COMMITTED,
+                    attempt=between,
+                    version=conductor.committed,
                 )
+                order.catch_up.peers.extend(peers)
                 order.catch_up.digests.extend(attempts.digests.wanted())
                 if state.experiment.exchange.robust != "none":
                     order.catch_up.compare = COMPARED_MODELS
                 return order
-            state.context.waiting.without_model.add(member.worker)
+            state.context.waiting.without_model.add(worker)
         survey = state.planning.survey
-        if survey is not None and (wanted := survey.wanted(member.worker)):
-            between = Attempt.after(conductor.committed, epoch=conductor.epoch)
-            order.survey.peers.extend(
-                attempts.work.addresses(wanted, member.worker, TicketPurpose.PROBE, attempt=between)
-            )
+        if survey is not None and (wanted := survey.wanted(worker)):
+            peers = attempts.work.addresses(wanted, worker, TicketPurpose.PROBE, attempt=between)
+            order.survey.peers.extend(peers)
             order.survey.deadline = SURVEY_SECONDS
             return order
         running = conductor.running
@@ -317,9 +315,9 @@ class CoordinatorService:
             if state.context.asynchronous:
                 order.act.CopyFrom(self._turn_order(member, running.attempt, now))
                 return order
-            work = attempts.work.orders.get(member.worker)
-            if work is not None and member.worker in running.awaited:
-                attempts.work.given.setdefault(member.worker, (now, work.local_steps))
+            work = attempts.work.orders.get(worker)
+            if work is not None and worker in running.awaited:
+                attempts.work.given.setdefault(worker, (now, work.local_steps))
                 order.work.CopyFrom(work)
                 return order
         order.wait.why = phase.why or "for the others"

@@ -35,14 +35,7 @@ def check_network(experiment: Experiment) -> None:
             raise _simulated_only(key, problem, fix=f"set {instead}")
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS)
     traits, robust = traits_of(stage.algorithm), experiment.exchange.robust
-    if traits.group_average and not isinstance(stage.algorithm, Restartable):
-        raise ConfigError(
-            f"{experiment.algorithm.name!r} averages groups of workers, but cannot continue when a "
-            "machine has lost its models",
-            key="algorithm.name",
-            allowed="a class with Traits(group_average=True) and restart(state, workers)",
-            fix="add restart() to the class (docs/own-parts.md), or simulate it with: fedhp run",
-        )
+    _check_groups(experiment, stage.algorithm)
     changes = stage.federation.changing is not None and traits.uses_topology
     if changes and robust in ("trimmed_mean", "median", "krum"):
         raise ConfigError(
@@ -90,3 +83,15 @@ def _simulated_only(key: str, problem: str, *, fix: str = "") -> ConfigError:
         allowed="this setting in simulations only",
         fix=fix or f"remove {key}, or simulate it with: fedhp run",
     )
+
+
+def _check_groups(experiment: Experiment, algorithm: object) -> None:
+    """Refuse what group averages do not offer."""
+    if traits_of(algorithm).group_average and not isinstance(algorithm, Restartable):
+        raise ConfigError(
+            f"{experiment.algorithm.name!r} averages groups of workers, but cannot continue when a "
+            "machine has lost its models",
+            key="algorithm.name",
+            allowed="a class with Traits(group_average=True) and restart(state, workers)",
+            fix="add restart() to the class (docs/own-parts.md), or simulate it with: fedhp run",
+        )
