@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from faults.in_process import service_of
 from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.context import Phase
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
-from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState
+from fedhp.cluster.coordinator.service import CoordinatorState
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ledger.base import SignedLedger
 from fedhp.cluster.ledger.local import LocalLedger
@@ -94,10 +95,9 @@ class Place:
 
     async def stop(self) -> str:
         """An operator's `fedhp cluster stop`, as the service handles it; the answer."""
-        handlers = CoordinatorHandlers(self.state)
-        answer = handlers.command(wire.CommandRequest(stop=True))
-        assert await handlers.stop_is_durable()
-        return answer
+        receipt = await service_of(self.state).command("boss", wire.CommandRequest(stop=True))
+        assert self.state.phase.stop_committed.is_set()
+        return str(receipt.why)
 
     @staticmethod
     async def until(holds: Callable[[], bool], what: str) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from faults.in_process import experiment as scripted_experiment
-from faults.in_process import in_process_federation, until
+from faults.in_process import in_process_federation, service_of, until
 from faults.in_process import run as run_scenario
 from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec, row_digest
@@ -155,7 +154,7 @@ def test_no_member_decides_from_whom_others_catch_up(certificates: Path, tmp_pat
                 for member in members.values():
                     member.models, member.left, member.seen = (committed,), False, now
                 members[0].models = ()
-                order = CoordinatorHandlers(leader)._order(members[0], now)
+                order = service_of(leader)._order(members[0], now)
                 first.add(order.catch_up.peers[0].name)
                 assert {peer.name for peer in order.catch_up.peers} == {"w1", "w2", "w3"}
                 assert order.catch_up.compare == 3
@@ -164,7 +163,7 @@ def test_no_member_decides_from_whom_others_catch_up(certificates: Path, tmp_pat
             # Where most have the same model, another one is not a model of the round.
             common, forged = bytes(32), bytes([7] * 32)
             leader.attempts.digests.by_worker = {1: forged, 2: common, 3: common}
-            order = CoordinatorHandlers(leader)._order(members[0], now)
+            order = service_of(leader)._order(members[0], now)
             assert {peer.name for peer in order.catch_up.peers} == {"w2", "w3"}
             assert list(order.catch_up.digests) == [common]
 
@@ -198,7 +197,7 @@ def test_the_coordinator_names_the_digests_that_the_round_committed(
             members = after.conductor.members
             await until(lambda: not members[0].left and not members[1].left)
             members[0].models, members[1].models = (), (committed,)
-            order = CoordinatorHandlers(after)._order(members[0], time.monotonic())
+            order = service_of(after)._order(members[0], time.monotonic())
             assert [peer.name for peer in order.catch_up.peers] == ["w1"]
             assert set(order.catch_up.digests) == set(reported.by_worker.values())
 
@@ -210,7 +209,7 @@ def test_the_coordinator_names_the_digests_that_the_round_committed(
                 False,
                 members[1].seen,
             )
-            order = CoordinatorHandlers(after)._order(members[0], time.monotonic())
+            order = service_of(after)._order(members[0], time.monotonic())
             assert [peer.name for peer in order.catch_up.peers] == ["w2"]
             reported.took_part = frozenset({1})
             for digest in (own, bytes(32)):
@@ -221,7 +220,7 @@ def test_the_coordinator_names_the_digests_that_the_round_committed(
             del reported.by_worker[0]
             reported.late_report(members[0], stranger)  # it had no part in the round
             assert 0 not in reported.by_worker
-            order = CoordinatorHandlers(after)._order(members[0], time.monotonic())
+            order = service_of(after)._order(members[0], time.monotonic())
             assert {peer.name for peer in order.catch_up.peers} == {"w1", "w2"}
 
     run_scenario(scenario())

@@ -6,16 +6,23 @@ import asyncio
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from attacks import flood
 from attacks.members import start_attacker
-from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
+from faults.in_process import (
+    InProcessFederation,
+    experiment,
+    in_process_federation,
+    run,
+    service_of,
+    until,
+)
 from fedhp.cluster.coordinator import service
 from fedhp.cluster.coordinator.context import WaitingMembers
-from fedhp.cluster.coordinator.service import CoordinatorService
 from fedhp.cluster.protocol import calls as call_limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.calls import CallLimits
@@ -163,25 +170,16 @@ def test_a_peer_has_a_number_of_open_calls_and_a_rate(monkeypatch: pytest.Monkey
 
 
 def test_a_dear_call_uses_up_more_of_the_budget() -> None:
-    limited = CoordinatorService(
-        _Handlers(),  # type: ignore[arg-type]
-        AllowList(None),
-        None,  # type: ignore[arg-type]
-        address="127.0.0.1:1",
+    crowd: Any = SimpleNamespace(
+        guard=None,
+        admission=SimpleNamespace(allowed=AllowList(None)),
+        conductor=SimpleNamespace(members=range(1000)),
+        reachability=range(5000),
     )
+    limited = service_of(crowd)
     assert limited._cost("Beat") == 1.0
     assert limited._cost("Next") == 2.0
     assert limited._cost("Status") == 105.0
-
-
-class _Handlers:
-    """A coordinator of a thousand members, with five thousand broken links."""
-
-    class state:
-        reachability = range(5000)
-
-        class conductor:
-            members = range(1000)
 
 
 def test_more_links_than_a_survey_has_are_refused() -> None:

@@ -40,7 +40,6 @@ from fedhp.cluster.coordinator.planning import round_planner
 from fedhp.cluster.coordinator.planning.planning import create_planner
 from fedhp.cluster.coordinator.planning.round_planner import RoundPlanner
 from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
-from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.history import read_history
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
@@ -141,7 +140,7 @@ def outcome(
                 start_attacker(federation, name, Scripted, step_seconds=0.01)
             bad(federation)
             await until(lambda: leader.round_index >= rounds)
-            replies.append(CoordinatorHandlers(leader).status())
+            replies.append(leader.status())
 
     run(scenario())
     return replies[0]

@@ -12,7 +12,7 @@ from typing import Any
 from faults.scripted import ScriptedWorker
 from fedhp.cluster.coordinator.context import Phase
 from fedhp.cluster.coordinator.coordinator import Coordinator, CoordinatorSettings
-from fedhp.cluster.coordinator.service import CoordinatorState
+from fedhp.cluster.coordinator.service import CoordinatorService, CoordinatorState
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList
@@ -112,6 +112,12 @@ class InProcessFederation:
 
 def _is_serving(state: CoordinatorState | None) -> bool:
     return state is not None and state.phase.current is not Phase.STARTING
+
+
+def service_of(state: CoordinatorState) -> CoordinatorService:
+    """What answers calls from this state, for calls that prove nothing."""
+    nobody: Any = None
+    return CoordinatorService(state, nobody, address="")
 
 
 async def _coordinate(coordinator: Coordinator, ledger: LocalLedger) -> None:

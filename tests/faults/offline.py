@@ -1,6 +1,6 @@
 """A coordinator and scripted workers without a network, in one event loop: its own work in a round.
 
-Calls go to the handlers directly. So hundreds of workers are cheap, and what is counted (bytes,
+Calls have no connection. So hundreds of workers are cheap, and what is counted (bytes,
 steps of the interpreter) is the coordinator's alone.
 """
 
@@ -18,12 +18,13 @@ from fedhp.cluster.coordinator.coordinator import (
     CoordinatorRoundLoop,
     CoordinatorSettings,
 )
-from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState
+from fedhp.cluster.coordinator.service import CoordinatorService, CoordinatorState
 from fedhp.cluster.ledger.base import Ledger
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.security.identity import Identity
+from fedhp.cluster.security.renewal import renewable
 from fedhp.cluster.security.tls import AllowList
 from fedhp.config import Experiment, parse
 
@@ -53,19 +54,19 @@ def sparse_experiment(workers: int, rounds: int, *, algorithm: str = "fedhp") ->
 class OfflineWorker:
     """Asks, reports and asks again, until the run is over."""
 
-    def __init__(self, name: str, handlers: CoordinatorHandlers) -> None:
-        self.name, self._handlers = name, handlers
+    def __init__(self, name: str, service: CoordinatorService) -> None:
+        self.name, self._service = name, service
         self._envelopes = Envelopes(name)
         self._models: list[Attempt] = []
         self.orders: list[wire.Order] = []
 
     async def live(self) -> None:
         """Until the run is over."""
-        handlers, surveyed = self._handlers, list[wire.LinkReport]()
+        service, surveyed = self._service, list[wire.LinkReport]()
         join = wire.JoinRequest(
             envelope=self._envelopes.make(), address="127.0.0.1:1", fedhp=__version__, samples=100
         )
-        handlers.join(self.name, join)
+        service.join(self.name, join)
         while True:
             request = wire.NextRequest(
                 envelope=self._envelopes.make(),
@@ -75,17 +76,17 @@ class OfflineWorker:
                 samples=100,
                 surveyed=surveyed,
             )
-            order = await handlers.next(handlers.member(self.name), request)
+            order = await service.next(self.name, request)
             kind, surveyed = order.WhichOneof("what"), []
             self.orders.append(order)
             if kind == "finished":
-                handlers.leave(self.name, wire.LeaveRequest(finished=True))
+                service.leave(self.name, wire.LeaveRequest(finished=True))
                 return
             if kind == "survey":
                 surveyed = [_link(peer.worker) for peer in order.survey.peers]
             if kind == "work":
                 attempt = Attempt.from_order(order)
-                handlers.report(handlers.member(self.name), self._report(attempt, order.work))
+                assert service.report(self.name, self._report(attempt, order.work)).accepted
                 self._models = [*self._models[-1:], attempt]
 
     def _report(self, attempt: Attempt, work: wire.Work) -> wire.RoundReport:
@@ -129,10 +130,10 @@ async def run_offline(
     )
     coordinator = Coordinator(settings, ledger)
     state = await coordinator._lead()
-    rounds = CoordinatorRoundLoop(state, ledger, on_round, folder=folder)
+    rounds = CoordinatorRoundLoop(state, ledger, on_round)
     await rounds.commit()
-    handlers = CoordinatorHandlers(state)
-    workers = [OfflineWorker(f"w{index}", handlers) for index in range(experiment.workers)]
+    service = CoordinatorService(state, renewable(identity), address="127.0.0.1:1")
+    workers = [OfflineWorker(f"w{index}", service) for index in range(experiment.workers)]
     try:
         await asyncio.gather(rounds.run(), *(worker.live() for worker in workers))
     finally:

@@ -7,18 +7,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from faults.in_process import InProcessFederation, experiment, in_process_federation, run, until
+from faults.in_process import (
+    InProcessFederation,
+    experiment,
+    in_process_federation,
+    run,
+    service_of,
+    until,
+)
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState, LeadingProcess
+from fedhp.cluster.coordinator.service import CoordinatorState
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.local import LocalLedger
+from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.guard import CALL_RULES, Envelopes, Guard, Refused
 from net.identities import make_certificates
@@ -181,10 +190,10 @@ def leading(folder: Path, *, dead_after: float) -> Iterator[CoordinatorState]:
     history = History(folder, "boss")
     record = RunRecordWriter.open(folder, committed, asynchronous=False)
     try:
-        context = LeaderContext(
-            committed.experiment, Conductor(settings, epoch=1), record=record, history=history
-        )
-        yield CoordinatorState(context, committed, LeadingProcess(leads=lambda: True))
+        conductor: Conductor[wire.RoundReport] = Conductor(settings, epoch=1)
+        context = LeaderContext(committed, conductor, record=record, history=history)
+        ledger: Any = SimpleNamespace(leads=lambda: True, place=str)
+        yield CoordinatorState(context, ledger)
     finally:
         record.close()
         history.close()
@@ -194,10 +203,10 @@ def test_a_report_of_an_attempt_that_was_given_up_is_late_but_not_bad(tmp_path: 
     with leading(tmp_path, dead_after=9.0) as state:
         member = state.conductor.join("w0", "h:1", incarnation=1, models=(), now=0.0)
         state.conductor.begin([0], deadline=9.0)
-        assert CoordinatorHandlers(state).expected(member).attempt == Attempt(1, 1, 1)
+        assert service_of(state).expected(member)[0] == Attempt(1, 1, 1)
         state.conductor.give_up()
         with pytest.raises(Refused, match="given up") as refused:
-            CoordinatorHandlers(state).expected(member)
+            service_of(state).expected(member)
         assert not refused.value.bad
 
 
@@ -208,7 +217,7 @@ def test_a_worker_that_is_silent_may_still_hear_that_the_run_is_over(tmp_path: P
             state.conductor.join(name, "h:1", incarnation=1, models=(), now=now - silent)
         assert [member.name for member in state.conductor.alive(now)] == ["w0"]
         assert [member.name for member in state.members.expected_back(now)] == ["w0", "w1"]
-        state.conductor.members[1].leave()
+        state.conductor.members[1].left = True
         assert [member.name for member in state.members.expected_back(now)] == ["w0"]
 
 

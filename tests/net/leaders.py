@@ -67,7 +67,7 @@ class Leader:
             self._record.note_samples(worker, 100 + worker)
             self._history.append("join", {"worker": worker, "name": f"w{worker}"})
         if committed == INITIAL:
-            self._record.note_model(4000)
+            self._record.note(model_bytes=4000, parameters=1000)
         return self
 
     def rounds(self, first: int, last: int) -> Leader:

@@ -23,7 +23,7 @@ from fedhp.cluster.coordinator import coordinator as coordinator_module
 from fedhp.cluster.coordinator.committed_state import RunRecordWriter
 from fedhp.cluster.coordinator.conductor import MemberStatus
 from fedhp.cluster.coordinator.context import Phase
-from fedhp.cluster.coordinator.service import CoordinatorHandlers, CoordinatorState
+from fedhp.cluster.coordinator.service import CoordinatorState
 from fedhp.cluster.history import History, read_history
 from fedhp.cluster.ledger.local import LocalLedger
 from fedhp.cluster.worker import model_store
@@ -92,7 +92,7 @@ def test_a_full_disk_pauses_the_run_and_the_same_round_goes_on(
             disk.full = True
             await until(lambda: leader.phase.current is Phase.PAUSED)
             before, running = leader.round_index, leader.conductor.running
-            reply = CoordinatorHandlers(leader).status()
+            reply = leader.status()
             assert reply.state == "paused"
             assert f"disk full at {tmp_path}" in reply.why
             assert "MB free, needs about 1." in reply.why

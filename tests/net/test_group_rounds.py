@@ -128,7 +128,7 @@ def test_a_commit_always_has_the_whole_group(steps: list[tuple[str, int]]) -> No
                 later = member.incarnation + 1
                 conductor.join(member.name, "h:1", incarnation=later, models=(), now=now)
             elif action == "leave":
-                member.leave()
+                member.left = True
             else:
                 now += 2.0
         except Refused:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from fedhp.cluster.coordinator.attempts import orders
+from fedhp.cluster.coordinator.attempts.orders import GivenWork
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.planning.round_planner import NetworkRound, RoundPlanner
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -230,15 +233,17 @@ def test_orders_say_what_the_plan_says(algorithm: str) -> None:
     present = np.ones(5, dtype=np.bool_)
     planned = planner.plan(1, present, steps(5))
     members = {worker: Member(worker, f"w{worker}", f"h:{worker + 1}") for worker in range(5)}
-    work_orders = orders.work_orders(
+    conductor: Any = SimpleNamespace(members=members)
+    given = GivenWork("0" * 32, conductor)
+    given.begin(
         planned,
         Attempt(3, 1, 2),
-        members,
-        addresses=orders.PeerAddresses("0" * 32, {}),
-        evaluation=orders.EvaluationPlan(evaluate=True, whole_test=False),
+        evaluation={"evaluate": True, "whole_test": False},
         probes=[(0, 3)],
         deadline=10.0,
+        sizes={},
     )
+    work_orders = given.orders
     assert sorted(work_orders) == [0, 1, 2, 3, 4]
     for worker, work in work_orders.items():
         assert (work.round, work.attempt, work.evaluate) == (1, 2, True)

@@ -37,12 +37,12 @@ def tell(
 ) -> None:
     """w0 reports on its link to w2; empty: it worked."""
     report = [wire.LinkReport(worker=2, lost=why), wire.LinkReport(worker=1)]
-    members = conductor.members
-    links.tried(members[0], report, members=members, round_index=round_index, now=0.0)
+    links.tried(conductor.members[0], report, round_index, now=0.0)
 
 
 def test_a_link_is_logged_when_it_breaks_and_when_it_works_again(log_lines: list[str]) -> None:
-    links, conductor = Reachability(), three_members()
+    conductor = three_members()
+    links = Reachability(conductor)
     for index in (4, 5, 6):
         tell(links, conductor, "unreachable", round_index=index)
     (failure,) = links.broken(round_index=6)
@@ -58,13 +58,15 @@ def test_a_link_is_logged_when_it_breaks_and_when_it_works_again(log_lines: list
 
 @pytest.mark.parametrize("why", sorted(reachability.NOT_BROKEN))
 def test_what_happens_between_machines_that_reach_each_other_breaks_no_link(why: str) -> None:
-    links, conductor = Reachability(), three_members()
+    conductor = three_members()
+    links = Reachability(conductor)
     tell(links, conductor, why, round_index=1)
     assert len(links) == 0
 
 
 def test_a_member_that_joins_again_or_leaves_starts_over() -> None:
-    links, conductor = Reachability(), three_members()
+    conductor = three_members()
+    links = Reachability(conductor)
     for worker in (0, 2):
         tell(links, conductor, "deadline", round_index=1)
         assert len(links) == 1
@@ -73,14 +75,16 @@ def test_a_member_that_joins_again_or_leaves_starts_over() -> None:
 
 
 def test_a_link_that_was_not_tried_for_long_is_not_shown() -> None:
-    links, conductor = Reachability(), three_members()
+    conductor = three_members()
+    links = Reachability(conductor)
     tell(links, conductor, "unreachable", round_index=1)
     assert links.broken(round_index=1 + reachability.RECENT_ROUNDS)
     assert not links.broken(round_index=2 + reachability.RECENT_ROUNDS)
 
 
 def test_a_flapping_link_does_not_fill_the_log(log_lines: list[str]) -> None:
-    links, conductor = Reachability(), three_members()
+    conductor = three_members()
+    links = Reachability(conductor)
     for index in range(200):
         tell(links, conductor, "unreachable" if index % 2 else "", round_index=index)
     # The first ten of each kind, one after the other; the rest is counted.
@@ -94,17 +98,18 @@ def test_a_flapping_link_does_not_fill_the_log(log_lines: list[str]) -> None:
 
 
 def test_silence_is_logged_once_and_so_is_its_end(log_lines: list[str]) -> None:
-    links, conductor = Reachability(), three_members()
+    conductor = three_members()
+    links = Reachability(conductor)
     for worker in (0, 1):
         conductor.members[worker].beat("training", 28.0)
     conductor.members[2].beat("training", 10.0)
     for now in (12.0, 16.0, 17.0):
-        links.watch(conductor, now)
+        links.watch(now)
     conductor.members[2].beat("training", 17.5)
     for now in (18.0, 19.0, 24.0, 30.0, 38.0, 39.0):
         for worker in (0, 1):
             conductor.members[worker].beat("training", now)
-        links.watch(conductor, now)
+        links.watch(now)
     assert [line.partition(": ")[0] for line in log_lines] == [
         "no heartbeat of w2 at 10.0.0.2:7710 for 6 s",
         "w2 sends heartbeats again",
@@ -115,26 +120,27 @@ def test_silence_is_logged_once_and_so_is_its_end(log_lines: list[str]) -> None:
 
 
 def test_a_member_whose_call_broke_off_is_lost_unless_it_calls_again(log_lines: list[str]) -> None:
-    links, conductor = Reachability(), three_members()
     noted: list[tuple[str, object, object]] = []
 
     def note(event: Event) -> None:
         facts = event.facts()
         noted.append((event.event, facts["worker"], facts.get("why")))
 
+    conductor = three_members()
+    links = Reachability(conductor, note)
     for worker in range(3):
         conductor.members[worker].beat("waiting", 2.0)
     links.closed(conductor.members[1], 2.1)
     links.closed(conductor.members[2], 2.1)
     conductor.members[1].beat("waiting", 2.5)
-    links.watch(conductor, 2.6, note=note)
+    links.watch(2.6)
     assert noted == []
-    links.watch(conductor, 3.2, note=note)
-    links.watch(conductor, 3.7, note=note)
+    links.watch(3.2)
+    links.watch(3.7)
     assert noted == [("lost", 2, "its connection closed")]
     assert log_lines == ["w2 at 10.0.0.2:7710 is lost: its connection closed"]
     conductor.members[2].beat("waiting", 4.0)  # only its connection was lost
-    links.watch(conductor, 4.1, note=note)
+    links.watch(4.1)
     assert noted[1:] == [("heard", 2, None)]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -203,10 +204,11 @@ def test_warnings_come_30_days_before_and_name_the_command(
 
 
 def test_the_status_names_the_certificates_to_renew(folder: Path) -> None:
-    class Handlers:
-        def status(self) -> StatusReply:
-            return StatusReply(run="0" * 32, state="running")
-
+    state: Any = SimpleNamespace(
+        guard=None,
+        admission=SimpleNamespace(allowed=AllowList(None)),
+        status=lambda: StatusReply(run="0" * 32, state="running"),
+    )
     for name, days in (("boss", 20), ("w0", 365), ("w1", 3), ("w2", 1)):
         issue(folder, name, days=days, now=TODAY)
     later = TODAY + timedelta(days=2)
@@ -214,14 +216,7 @@ def test_the_status_names_the_certificates_to_renew(folder: Path) -> None:
     for name in ("w0", "w1", "w2"):
         watch.see(name, (folder / f"{name}.crt").read_bytes())
     own = RenewableIdentity(load_identity(folder, "boss"))
-    service = CoordinatorService(
-        Handlers(),  # type: ignore[arg-type]
-        AllowList(None),
-        own,
-        address="127.0.0.1:1",
-        expiry=watch,
-    )
-    reply = service._status()
+    reply = CoordinatorService(state, own, address="127.0.0.1:1", expiry=watch).status()
     check_status_reply(reply)
     assert [certificate.name for certificate in reply.expiring] == ["w2", "w1", "boss"]
     assert trouble_lines(reply) == [

@@ -120,7 +120,7 @@ class Protocol(RuleBasedStateMachine):
         member = self.conductor.by_name.get(worker.name)
         if not worker.alive or member is None or member.left:
             return
-        member.poll(models=worker.models, now=self.now)
+        member.models, member.seen = worker.models, self.now
         assert self.conductor.epoch >= worker.epoch, "a worker met an epoch older than it obeyed"
         worker.epoch = self.conductor.epoch
         if worker.mixed == self.conductor.committed and worker.mixed is not None:

@@ -18,8 +18,8 @@ from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.verify import Verification, verify
 from fedhp.cluster.coordinator.attempts import attempts
-from fedhp.cluster.coordinator.service import CoordinatorHandlers
-from fedhp.cluster.protocol.guard import Refused
+from fedhp.cluster.coordinator.service import CoordinatorService
+from fedhp.cluster.protocol import wire_pb2 as wire
 from net.identities import make_certificates
 
 NAMES = ("w0", "w1", "w2", "w3", "w4")
@@ -42,12 +42,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         evaluation={"images": 10, "every": 100},
         cluster={"min_workers": 2, "gather": 20.0, "least_deadline": 1.0, "beat": 0.1},
     )
-    report = CoordinatorHandlers.report
+    report = CoordinatorService.report
 
-    def lossy(self: Any, member: Any, message: Any) -> None:
-        if message.envelope.round == LOST_ROUND and member.name in LOST:
-            raise Refused("attempt", "it was lost on its way")
-        report(self, member, message)
+    def lossy(self: Any, name: str, message: Any, _: Any = None) -> wire.Receipt:
+        if message.envelope.round == LOST_ROUND and name in LOST:
+            return wire.Receipt(accepted=False, why="attempt: it was lost on its way")
+        return report(self, name, message)
 
     async def scenario() -> None:
         async with federation_of_workers(settings, certificates, folder, names=NAMES) as (
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await members.finish()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CoordinatorHandlers, "report", lossy)
+        patch.setattr(CoordinatorService, "report", lossy)
         patch.setattr(attempts, "FIRST_DEADLINE", 20.0)
         run(scenario())
     return folder

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,91 +43,50 @@ class CommittedState:
     attempt: Attempt  # the last one that was committed
     members: tuple[tuple[int, str], ...] = ()  # index and name
     model_bytes: int = 0  # 0: not known yet
-    planner: bytes = b""  # as Planner.pack() gives it
     bytes_sent: int = 0  # by all workers so far
     ended: str = ""  # the condition of [until] that was reached; empty: none
     stopped: str = ""  # why an operator ended the run; nobody goes on before --resume
     informed: tuple[int, ...] = ()  # workers that know that the run is over
     leaders: Line = ()  # all coordinators that led, the oldest first
+    place: str = ""  # which copy of the ledger this is; empty: there can be only one
     allowed: tuple[str, ...] | None = None  # names on the allow-list; None: there is none
-    digests: dict[int, bytes] = field(default_factory=dict)  # of that attempt's models, by worker
-    certificates: dict[str, list[int | str]] = field(default_factory=dict)  # NameBindings.pack()
     removed: tuple[str, ...] = ()  # names that the operator removed
+    certificates: dict[str, list[int | str]] = field(default_factory=dict)  # NameBindings.pack()
     # Group averages: the last committed attempt in which each worker was counted, by worker.
     versions: dict[int, Attempt] = field(default_factory=dict)
     # Group averages: how large what each worker brings next is, by worker and fragment.
     norms: Norms = field(default_factory=dict)
     checkpoints: dict[str, Any] = field(default_factory=dict)  # Checkpoints.pack()
+    digests: dict[int, bytes] = field(default_factory=dict)  # of that attempt's models, by worker
     # What the workers must have in common, and whose it is, by name of the part (setup_checks.py).
     setup: dict[str, tuple[SetupPart, str]] = field(default_factory=dict)
     private: tuple[int, ...] = ()  # workers that train on samples of their own
-    place: str = ""  # which copy of the ledger this is; empty: there can be only one
+    planner: bytes = b""  # as Planner.pack() gives it
     # The experiment as tables, where they were made before: the same for every commit of a run.
     tables: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def to_bytes(self) -> bytes:
         """One line of JSON, then the planner."""
         head = {
-            "run": self.run,
-            "experiment": to_tables(self.experiment) if self.tables is None else self.tables,
-            "committed": self.attempt.to_list(),
-            "members": self.members,
-            "model_bytes": self.model_bytes,
-            "bytes_sent": self.bytes_sent,
-            "ended": self.ended,
-            "stopped": self.stopped,
-            "informed": self.informed,
-            "leaders": [leader.to_list() for leader in self.leaders],
-            "place": self.place,
-            "allowed": self.allowed,
-            "removed": self.removed,
-            "certificates": self.certificates,
-            "versions": {worker: version.to_list() for worker, version in self.versions.items()},
-            "norms": self.norms,
-            "checkpoints": self.checkpoints,
-            "digests": {worker: digest.hex() for worker, digest in self.digests.items()},
-            "setup": [[*astuple(part), owner] for part, owner in self.setup.values()],
-            "private": self.private,
+            "committed" if each.name == "attempt" else each.name: getattr(self, each.name)
+            for each in fields(self)
         }
-        return json.dumps(head).encode() + b"\n" + self.planner
+        planner, tables = head.pop("planner"), head.pop("tables")
+        head["experiment"] = to_tables(self.experiment) if tables is None else tables
+        head["setup"] = [[*part.to_list(), owner] for part, owner in self.setup.values()]
+        # What JSON does not know: digests; attempts and leaderships.
+        line = json.dumps(head, default=lambda x: x.hex() if isinstance(x, bytes) else x.to_list())
+        return line.encode() + b"\n" + bytes(planner)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> CommittedState:
-        """The state of to_bytes()."""
+        """The state of to_bytes(), or of an earlier release, which lacks some of it."""
         line, _, planner = content.partition(b"\n")
         head = json.loads(line)
-        return cls(
-            run=head["run"],
-            experiment=parse(head["experiment"], stored=True),
-            attempt=Attempt.from_list(head["committed"]),
-            members=tuple((worker, name) for worker, name in head["members"]),
-            model_bytes=head["model_bytes"],
-            planner=planner,
-            bytes_sent=head.get("bytes_sent", 0),  # states from before had neither
-            ended=head.get("ended", ""),
-            stopped=head.get("stopped", ""),
-            informed=tuple(head.get("informed", ())),
-            leaders=tuple(map(Leadership.from_list, head.get("leaders", ()))),
-            place=head.get("place", ""),
-            allowed=None if head.get("allowed") is None else tuple(head["allowed"]),
-            removed=tuple(head.get("removed", ())),
-            versions={
-                int(worker): Attempt.from_list(version)
-                for worker, version in head.get("versions", {}).items()
-            },
-            norms=norms_of(head.get("norms", {})),
-            checkpoints=dict(head.get("checkpoints", {})),
-            certificates=dict(head.get("certificates", {})),
-            setup={
-                values[0]: (SetupPart.from_list(values), owner)
-                for *values, owner in head.get("setup", ())
-            },
-            private=tuple(head.get("private", ())),
-            digests={
-                int(worker): bytes.fromhex(digest)
-                for worker, digest in head.get("digests", {}).items()
-            },
-        )
+        head["attempt"] = head.pop("committed")
+        names = [each.name for each in fields(cls) if each.name in head]
+        values = {name: _FROM_JSON.get(name, lambda value: value)(head[name]) for name in names}
+        return cls(**values, planner=planner)
 
     @staticmethod
     def stop_in(content: bytes) -> tuple[str, str]:
@@ -145,10 +105,6 @@ class CommittedState:
                 "--moved",
             )
 
-    def check_experiment(self, experiment: Experiment) -> None:
-        """Refuse to continue with other settings."""
-        check_same_settings(to_tables(self.experiment), experiment)
-
 
 def norms_of(facts: Mapping[str, Sequence[Sequence[float]]]) -> Norms:
     """Norms that were stored as JSON."""
@@ -156,6 +112,26 @@ def norms_of(facts: Mapping[str, Sequence[Sequence[float]]]) -> Norms:
         int(worker): tuple((norm, usual) for norm, usual in pairs)
         for worker, pairs in facts.items()
     }
+
+
+def versions_of(facts: Mapping[str, Sequence[int]]) -> dict[int, Attempt]:
+    """Versions by worker that were stored as JSON."""
+    return {int(worker): Attempt.from_list(version) for worker, version in facts.items()}
+
+
+# How fields are read that JSON does not give back as they were.
+_FROM_JSON: dict[str, Callable[[Any], Any]] = {
+    "experiment": partial(parse, stored=True),
+    "attempt": Attempt.from_list,
+    "members": lambda pairs: tuple(map(tuple, pairs)),
+    "leaders": lambda line: tuple(map(Leadership.from_list, line)),
+    "allowed": lambda names: None if names is None else tuple(names),
+    "versions": versions_of,
+    "norms": norms_of,
+    "digests": lambda facts: {int(each): bytes.fromhex(facts[each]) for each in facts},
+    "setup": lambda lists: {part[0]: (SetupPart.from_list(part), own) for *part, own in lists},
+    **dict.fromkeys(("informed", "removed", "private"), tuple),
+}
 
 
 def check_same_settings(started_with: Mapping[str, Any], experiment: Experiment) -> None:
@@ -180,31 +156,47 @@ class RunRecordWriter:
         self.experiment_text = experiment_text
         self._store = store
         self._lock = lock
-        self._samples = dict(enumerate(store.meta("samples") or ()))
-        self._samples_changed = False
-        self._model_bytes = store.meta("model_bytes")
+        self._samples: list[int] = store.meta("samples") or []
         self._noted: dict[str, object] = {
             "private": store.meta("private") or [],
-            "scaling": store.meta("scaling"),
+            **{key: store.meta(key) for key in ("scaling", "model_bytes", "parameters")},
         }
-        self._unwritten: dict[str, object] = {}  # of the description: the disk was full
+        self._unwritten: dict[str, object] = {}  # of the description
 
     @classmethod
     def open(
         cls, folder: Path, committed: CommittedState, *, asynchronous: bool
     ) -> RunRecordWriter:
         """The record of this run in this folder; a new one where there is none."""
-        text = tomli_w.dumps(to_tables(committed.experiment))
+        experiment = committed.experiment
+        text = tomli_w.dumps(to_tables(experiment))
         lock = FolderLock(folder, private=True)
         lock.__enter__()
         try:
             if (folder / RECORD_FILE).is_file():
                 store = Store.open(folder, write=True)
-                _check_run(store, committed, folder)
+                if store.meta("run") != committed.run:
+                    raise RunError(
+                        f"--out {folder}: the folder holds the record of another run",
+                        allowed="a folder that does not exist yet, or that of this run",
+                        fix="choose another --out",
+                    )
                 store.truncate(committed.attempt.round_index)
             else:
                 store = Store.create(folder)
-                for key, value in _description(committed, asynchronous).items():
+                about = {
+                    **description(
+                        experiment, label=experiment.algorithm.name, asynchronous=asynchronous
+                    ),
+                    "run": committed.run,
+                    "network": True,
+                    "devices": ["machine"] * experiment.workers,
+                    "metric": "accuracy",
+                    "parameters": committed.model_bytes // 4,
+                    "model_bytes": committed.model_bytes,
+                    "samples": [],
+                }
+                for key, value in about.items():
                     store.set_meta(key, value)
                 write_file(folder / EXPERIMENT, text.encode(), mode=PRIVATE_FILE)
             # SQLite gives the files that it adds the mode of the first one.
@@ -218,51 +210,31 @@ class RunRecordWriter:
         return cls(folder, store, lock, experiment_text=text)
 
     def write(self, record: RoundRecord) -> None:
-        """Append a round."""
-        if self._samples_changed or self._unwritten:
+        if self._unwritten:
             self._write_description()
         self._store.commit(record)
 
     def note_samples(self, worker: int, samples: int) -> None:
         """How much data a worker has; it says so with every poll. Changes are written together
         with the next round, since a list of all for every worker that joins would be long."""
-        if self._samples.get(worker) != samples:
+        missing = worker + 1 - len(self._samples)
+        if missing > 0 or self._samples[worker] != samples:
+            self._samples += [0] * missing
             self._samples[worker] = samples
-            self._samples_changed = True
+            self._unwritten["samples"] = self._samples
 
-    def note_private(self, workers: Sequence[int]) -> None:
-        """Which workers train on samples of their own."""
-        self._note("private", list(workers))
-
-    def note_scaling(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
-        """What all samples are scaled by, per channel."""
-        self._note("scaling", {"mean": list(mean), "deviation": list(deviation)})
-
-    def _note(self, key: str, value: object) -> None:
-        """Describe something that hardly ever changes; only changes are written."""
-        if self._noted.get(key) != value:
-            self._noted[key] = value
-            self._describe(key, value)
-
-    def note_model(self, model_bytes: int) -> None:
-        """How large a model is; only changes are written."""
-        if model_bytes == self._model_bytes:
-            return
-        self._model_bytes = model_bytes
-        self._describe("model_bytes", model_bytes)
-        self._describe("parameters", model_bytes // 4)
-
-    def _describe(self, key: str, value: object) -> None:
-        """Set a value of the description; on a full disk together with the next round."""
-        self._unwritten[key] = value
-        with contextlib.suppress(StorageFull):
-            self._write_description()
+    def note(self, **described: object) -> None:
+        """Describe what hardly ever changes: which workers train on samples of their own, what all
+        samples are scaled by, how large a model is. Only changes are written, on a full disk
+        together with the next round."""
+        changed = {key: value for key, value in described.items() if self._noted[key] != value}
+        if changed:
+            self._noted |= changed
+            self._unwritten |= changed
+            with contextlib.suppress(StorageFull):
+                self._write_description()
 
     def _write_description(self) -> None:
-        if self._samples_changed:
-            count = max(self._samples) + 1
-            samples = [self._samples.get(index, 0) for index in range(count)]
-            self._unwritten["samples"], self._samples_changed = samples, False
         for key, value in list(self._unwritten.items()):
             self._store.set_meta(key, value)
             del self._unwritten[key]
@@ -283,30 +255,5 @@ class RunRecordWriter:
         self._store.leave_wal_mode()
 
     def close(self) -> None:
-        """Close the record and release its lock."""
         self._store.close()
         self._lock.__exit__(None, None, None)
-
-
-def _check_run(store: Store, committed: CommittedState, folder: Path) -> None:
-    if store.meta("run") != committed.run:
-        raise RunError(
-            f"--out {folder}: the folder holds the record of another run",
-            allowed="a folder that does not exist yet, or that of this run",
-            fix="choose another --out",
-        )
-
-
-def _description(committed: CommittedState, asynchronous: bool) -> dict[str, object]:
-    experiment = committed.experiment
-    about = description(experiment, label=experiment.algorithm.name, asynchronous=asynchronous)
-    return {
-        **about,
-        "run": committed.run,
-        "network": True,
-        "devices": ["machine"] * experiment.workers,
-        "metric": "accuracy",
-        "parameters": committed.model_bytes // 4,
-        "model_bytes": committed.model_bytes,
-        "samples": [],
-    }

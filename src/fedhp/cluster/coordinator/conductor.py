@@ -64,21 +64,11 @@ class Member:
     slow: int = 0  # rounds in a row in which it was far slower than the others
     suspended_to: int = 0  # it takes part in no round up to this one
 
-    def poll(self, *, models: tuple[Attempt, ...], step_time: float = 0.0, now: float) -> None:
-        """It asks for an order, with the models it holds; step_time 0: not measured."""
-        self.models, self.seen = models, now
-        if step_time > 0:
-            self.step_time = step_time
-
     def beat(self, phase: str, now: float) -> None:
         """A sign of life. A member that left must join again first."""
         if self.left:
             raise Refused("joined", f"{self.name} is not a member: join again")
         self.seen, self.phase = max(now, self.seen), phase
-
-    def leave(self) -> None:
-        """It leaves, by its own decision or the operator's."""
-        self.left = True
 
     def readmit(self) -> None:
         """It may join again, and starts with a clean sheet."""
@@ -135,15 +125,13 @@ class RunningAttempt(Generic[T]):
     required: frozenset[int] = frozenset()  # without the reports of these it cannot be committed
     failed: dict[int, Failure] = field(default_factory=dict)  # by worker that says so
 
-    def release(self, worker: int) -> None:
-        """Nobody waits for the report of this worker."""
-        if worker in self.awaited:
-            self.awaited.discard(worker)
-            self.participants -= {worker}
-
-    def hurry(self, deadline: float) -> None:
-        """It ends at this time at the latest."""
-        self.deadline = min(self.deadline, deadline)
+    def release(self, worker: int) -> bool:
+        """Nobody waits for the report of this worker; whether somebody did."""
+        if worker not in self.awaited:
+            return False
+        self.awaited.discard(worker)
+        self.participants -= {worker}
+        return True
 
 
 class Conductor(Generic[T]):
@@ -179,7 +167,6 @@ class Conductor(Generic[T]):
         now: float,
         step_time: float = float("nan"),
     ) -> Member:
-        """A worker joins, for the first time or again."""
         member = self.by_name.get(name)
         if member is None:
             member = self._add(Member(self._free_index(name), name))
@@ -203,10 +190,7 @@ class Conductor(Generic[T]):
     def release(self, member: Member) -> bool:
         """Nobody waits for its report in the running attempt; whether somebody did."""
         running = self.running
-        if running is None or running.sealed or member.worker not in running.awaited:
-            return False
-        running.release(member.worker)
-        return True
+        return running is not None and not running.sealed and running.release(member.worker)
 
     def loses_report(self, name: str, *, incarnation: int) -> bool:
         """Whether the running attempt waits for a report that a later process of this name does
@@ -259,19 +243,6 @@ class Conductor(Generic[T]):
             member
             for member in self.members.values()
             if self.status(member, now) is MemberStatus.READY and not member.draining
-        ]
-
-    def gone(self, now: float) -> list[int]:
-        """Workers that nobody should wait for."""
-        return [
-            worker
-            for worker, member in self.members.items()
-            if not self.is_alive(member, now)
-            or (
-                member.draining
-                and self.running is not None
-                and worker not in self.running.participants
-            )
         ]
 
     # --- members that keep the others waiting ----------------------------------------------
@@ -389,17 +360,14 @@ class Conductor(Generic[T]):
         """Whether the group average can no longer take effect for all of its members. Where some
         waited in vain, the others may still say for whom."""
         missing = running.required - running.reports.keys()
+        silent = missing - running.failed.keys()
         if any(
             not failure.late and self._has_heard(running, worker, now)
             for worker, failure in running.failed.items()
         ):
             return True
-        if any(
-            worker not in running.awaited or not self._is_alive(worker, now)
-            for worker in missing - running.failed.keys()
-        ):
+        if self._gone(running, silent, now):
             return True
-        silent = missing - running.failed.keys()
         return bool(missing) and (now >= running.deadline or not silent)
 
     def _has_heard(self, running: RunningAttempt[T], worker: int, now: float) -> bool:
@@ -425,11 +393,6 @@ class Conductor(Generic[T]):
         if running is None:
             return set()
         owed = running.required - running.reports.keys() - running.failed.keys()
-        gone = {
-            worker
-            for worker in owed
-            if worker not in running.awaited or not self._is_alive(worker, now)
-        }
         unheard = {
             worker
             for failure in running.failed.values()
@@ -438,19 +401,17 @@ class Conductor(Generic[T]):
         }
         # Where most said nothing until the end, the cause is not one of them.
         over = now >= running.deadline and 2 * len(owed) <= len(running.required)
-        return gone | unheard | (owed if over else set())
+        return self._gone(running, owed, now) | unheard | (owed if over else set())
 
     def seal(self) -> dict[int, T]:
         """No further report counts; returns those that are going to be committed."""
-        if self.running is None:
-            raise RuntimeError("no attempt is running")
+        assert self.running is not None
         self.running.sealed = True
         return dict(self.running.reports)
 
     def commit(self) -> Attempt:
         """The attempt counts; it is durable already. Those that reported hold its models."""
-        if self.running is None:
-            raise RuntimeError("no attempt is running")
+        assert self.running is not None
         attempt = self.committed = self.running.attempt
         for worker in self.running.reports:
             member = self.members[worker]
@@ -470,9 +431,16 @@ class Conductor(Generic[T]):
         self.members = dict(sorted(self.members.items()))
         return member
 
-    def _is_alive(self, worker: int, now: float) -> bool:
-        member = self.members.get(worker)
-        return member is not None and self.is_alive(member, now)
+    def _gone(self, running: RunningAttempt[T], workers: Iterable[int], now: float) -> set[int]:
+        """Those of the workers from which no report can come any more."""
+        members = self.members
+        return {
+            worker
+            for worker in workers
+            if worker not in running.awaited
+            or worker not in members
+            or not self.is_alive(members[worker], now)
+        }
 
     def _free_index(self, name: str) -> int:
         """The index for a new name: the number at its end if that is free, else the lowest."""

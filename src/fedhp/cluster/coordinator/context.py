@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from fedhp.cluster import events
@@ -22,7 +21,6 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.protocol.limits import LogThrottle
 from fedhp.cluster.protocol.message_checks import MAX_WARNING_MEMBERS, MAX_WARNINGS, one_line
-from fedhp.config import Experiment
 from fedhp.engine.testing import StopCondition
 
 STOP_SECONDS = 3.0  # that a running round has to end, once the run or a member is to stop
@@ -50,32 +48,11 @@ class RunPhase:
         self.stop_requested, self.stop_committed = asyncio.Event(), asyncio.Event()
         self.has_begun = False  # a round under this coordinator
         self.interrupted: Phase | None = None  # what it did before nothing could be written
-        self._rounds = committed.experiment.rounds
         self.stop_condition = StopCondition(committed.experiment, tested=True, by_middle=True)
         last = committed.attempt.round_index
         self.stop_condition.resume(last, 0.0, committed.bytes_sent, None)
         if committed.ended:
             self.stop_condition.end(last, committed.ended)
-
-    def start(self) -> None:
-        """The lead is proven; workers may come."""
-        self.current = Phase.GATHERING
-
-    def wait_for_workers(self, why: str, *, round_index: int) -> None:
-        """Too few workers are ready for the attempt after this round."""
-        self.current = Phase.GATHERING if round_index == 0 else Phase.PAUSED
-        self.why = why
-
-    def pause(self, why: str) -> None:
-        """Nothing can be written or committed at the moment."""
-        if self.interrupted is None:
-            self.interrupted = self.current
-        self.current, self.why = Phase.PAUSED, why
-
-    def resume(self) -> None:
-        """Something was written: continue where the pause, if there was one, began."""
-        self.current, self.why = self.interrupted or self.current, ""
-        self.interrupted = None
 
     def stop(self, why: str) -> None:
         """End the run after its present round, or in a few seconds if that takes longer."""
@@ -84,19 +61,11 @@ class RunPhase:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is over."""
         return self.current is Phase.FINISHED
 
     def has_all_rounds(self, round_index: int) -> bool:
         """Whether no round follows this one, by the experiment or a condition of it."""
         return round_index >= self.stop_condition.last_round
-
-    def finish(self, round_index: int) -> None:
-        """The run ends after this round: with all its rounds, by a condition, or stopped."""
-        self.current, self.interrupted = Phase.FINISHED, None
-        self.why = self.stop_condition.reason or f"all {self._rounds} rounds are done"
-        if self.stopping and not self.has_all_rounds(round_index):
-            self.why = self.stopping
 
 
 class WaitingCall:
@@ -141,7 +110,6 @@ class WaitingMembers:
                 self.without_model.discard(worker)
 
     def workers(self) -> list[int]:
-        """Who waits."""
         return list(self._calls)
 
     def wake(self, workers: Iterable[int]) -> None:
@@ -150,10 +118,6 @@ class WaitingMembers:
             call = self._calls.get(worker)
             if call is not None:
                 call.notify()
-
-    def waits_for_model(self, worker: int) -> None:
-        """Nobody has the model that this worker needs: it is woken when somebody may have it."""
-        self.without_model.add(worker)
 
     def wake_without_model(self) -> None:
         """Somebody may have the model that some workers need."""
@@ -165,41 +129,27 @@ class WaitingMembers:
         self.wake(self.workers())
 
 
-@dataclass(frozen=True, slots=True)
-class RunWarning:
-    """Something unusual that lasts."""
-
-    key: str  # for programs: a few lower-case words with "_" between them
-    members: tuple[str, ...]  # the names of those that it is about, sorted
-    value: float
-    text: str  # for people
-
-    def to_wire(self) -> wire.Warning:
-        """For a status."""
-        members = self.members[:MAX_WARNING_MEMBERS]
-        return wire.Warning(
-            key=self.key, members=members, value=self.value, text=one_line(self.text)
-        )
-
-
 class Warnings:
-    """The warnings that last, by key and members."""
+    """Whatever is unusual and lasts, by key (a few lower-case words with "_" between them) and the
+    names of the members that it is about, sorted."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self.current: dict[tuple[str, tuple[str, ...]], RunWarning] = {}
+        self.current: dict[tuple[str, tuple[str, ...]], wire.Warning] = {}
         self._throttle = LogThrottle()
 
     def set(self, key: str, *, members: Iterable[str] = (), value: float, text: str) -> None:
         """Something unusual begins, or goes on with another number: only the first is logged."""
         names = tuple(sorted(members))
-        before = self.current.get((key, names))
-        if before is None and len(self.current) >= MAX_WARNINGS:
+        new = (key, names) not in self.current
+        if new and len(self.current) >= MAX_WARNINGS:
             return
-        self.current[key, names] = warning = RunWarning(key, names, value, text)
-        if before is None and self._throttle.admit(key, *names)[0]:
+        self.current[key, names] = wire.Warning(
+            key=key, members=names[:MAX_WARNING_MEMBERS], value=value, text=one_line(text)
+        )
+        if new and self._throttle.admit(key, *names)[0]:
             self._history.note(events.Warned(key, names, value, text))
-            LOG.warning("%s", warning.text)
+            LOG.warning("%s", text)
 
     def end(self, key: str, *, members: Iterable[str] | None = None) -> None:
         """It is over: the warning of these members, or all of this key."""
@@ -210,21 +160,23 @@ class Warnings:
 
     def on_wire(self) -> list[wire.Warning]:
         """All of them, for a status."""
-        return [self.current[subject].to_wire() for subject in sorted(self.current)]
+        return [self.current[subject] for subject in sorted(self.current)]
 
 
 class LeaderContext:
-    """The experiment, the round protocol, and where to write, warn and wake."""
+    """The experiment, the round protocol, the phase, and where to write, warn and wake."""
 
     def __init__(
         self,
-        experiment: Experiment,
+        taken_over: CommittedState,
         conductor: Conductor[wire.RoundReport],
         *,
         record: RunRecordWriter,
         history: History,
     ) -> None:
-        self.experiment = experiment
+        self.taken_over = taken_over  # what was committed when this coordinator took the lead
+        self.experiment = taken_over.experiment
+        self.phase = RunPhase(taken_over)
         self.conductor = conductor
         self.asynchronous = conductor.settings.asynchronous
         self.groups = conductor.settings.groups
@@ -236,7 +188,6 @@ class LeaderContext:
 
     @property
     def round_index(self) -> int:
-        """The last committed round."""
         return self.conductor.committed.round_index
 
     # --- members that keep the others waiting ----------------------------------------------

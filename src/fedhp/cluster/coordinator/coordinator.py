@@ -18,21 +18,22 @@ from pathlib import Path
 import grpc.aio
 import numpy as np
 
+from fedhp.algorithms import load_algorithm
+from fedhp.algorithms.base import is_synchronous, traits_of
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import attempt_pause
-from fedhp.cluster.coordinator.committed_state import CommittedState, RunRecordWriter
+from fedhp.cluster.coordinator.committed_state import (
+    CommittedState,
+    RunRecordWriter,
+    check_same_settings,
+)
 from fedhp.cluster.coordinator.conductor import AttemptVerdict, Conductor, ConductorSettings
 from fedhp.cluster.coordinator.context import STOP_SECONDS, LeaderContext, Phase
 from fedhp.cluster.coordinator.members.members import BY_OPERATOR
 from fedhp.cluster.coordinator.members.setup_checks import parts_of_this_machine
-from fedhp.cluster.coordinator.planning.planning import averages_in_groups, is_asynchronous
+from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
 from fedhp.cluster.coordinator.planning.round_planner import NetworkRound
-from fedhp.cluster.coordinator.service import (
-    CoordinatorHandlers,
-    CoordinatorService,
-    CoordinatorState,
-    LeadingProcess,
-)
+from fedhp.cluster.coordinator.service import CoordinatorService, CoordinatorState
 from fedhp.cluster.failpoints import reach
 from fedhp.cluster.history import History
 from fedhp.cluster.ledger.base import Ledger, NotLeader, Unreachable
@@ -43,7 +44,7 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.calls import COORDINATOR_SERVICE, ServiceMethods
 from fedhp.cluster.security.renewal import AnyIdentity, ExpiryWatch, renewable
 from fedhp.cluster.security.tls import AllowList, server_credentials
-from fedhp.config import Experiment
+from fedhp.config import Experiment, to_tables
 from fedhp.errors import StorageFull
 from fedhp.files import full_disk, has_space
 from fedhp.learn.attack import attackers_of
@@ -114,14 +115,11 @@ class Coordinator:
             with reserve_port(listen, key="--listen") as reserved:
                 self.address = self.settings.advertise or str(reserved)
                 state = await self._lead()
-                rounds = CoordinatorRoundLoop(
-                    state, self.ledger, self.settings.on_round, folder=self.settings.folder
-                )
+                rounds = CoordinatorRoundLoop(state, self.ledger, self.settings.on_round)
                 # Proves that the lead holds, and makes the name of the run durable.
                 await rounds.commit()
                 service = CoordinatorService(
-                    CoordinatorHandlers(state),
-                    state.admission.allowed,
+                    state,
                     renewable(self.settings.identity),
                     address=self.address,
                     expiry=self.settings.expiry,
@@ -178,24 +176,23 @@ class Coordinator:
             committed = CommittedState(uuid.uuid4().hex, experiment, INITIAL)
         else:
             committed = CommittedState.from_bytes(content)
-            committed.check_experiment(experiment)
+            check_same_settings(to_tables(committed.experiment), experiment)
             committed.check_place(self.ledger.place(), moved=self.settings.moved)
             committed = self._resumed(replace(committed, experiment=experiment))
         conductor = _conductor(committed, epoch=epoch)
         asynchronous = conductor.settings.asynchronous
         context = LeaderContext(
-            experiment,
+            committed,
             conductor,
             record=RunRecordWriter.open(self.settings.folder, committed, asynchronous=asynchronous),
             history=self.history,
         )
-        process = LeadingProcess(
-            leads=self.ledger.leads,
-            place=self.ledger.place(),
+        self.state = state = CoordinatorState(
+            context,
+            self.ledger,
             allowed=self.settings.allowed,
             compares=self.settings.folders is not None,
         )
-        self.state = state = CoordinatorState(context, committed, process)
         self.history.note(
             events.Lead(
                 committed.run,
@@ -251,14 +248,15 @@ class Coordinator:
 
 def _conductor(committed: CommittedState, *, epoch: int) -> Conductor[wire.RoundReport]:
     """The round protocol, with the members of the coordinators before."""
-    experiment = committed.experiment
+    experiment, part = committed.experiment, committed.experiment.algorithm
+    algorithm = load_algorithm(part.name, part.settings)
     settings = ConductorSettings(
         workers=experiment.workers,
         min_workers=experiment.cluster.min_workers,
         suspect_after=experiment.cluster.suspect_after,
         dead_after=experiment.cluster.dead_after,
-        asynchronous=is_asynchronous(experiment),
-        groups=averages_in_groups(experiment),
+        asynchronous=not is_synchronous(algorithm),
+        groups=traits_of(algorithm).group_average,
         hearing=BEATS_TO_HEAR * experiment.cluster.beat,
     )
     conductor: Conductor[wire.RoundReport] = Conductor(
@@ -276,28 +274,21 @@ class CoordinatorRoundLoop:
     """The rounds of a coordinator that leads: gather, survey, plan, order, collect, commit."""
 
     def __init__(
-        self,
-        state: CoordinatorState,
-        ledger: Ledger,
-        on_round: Callable[[RoundRecord], None],
-        *,
-        folder: Path,
+        self, state: CoordinatorState, ledger: Ledger, on_round: Callable[[RoundRecord], None]
     ) -> None:
         self.state, self.context, self.phase = state, state.context, state.phase
-        self.history = state.context.history
-        self.folder = folder
+        self.history, self.folder = state.context.history, state.context.record.folder
         self.experiment = state.experiment
-        self.ledger = ledger
-        self.on_round = on_round
+        self.ledger, self.on_round = ledger, on_round
         self._last: CommittedState | None = None  # as the ledger has it
         self._committing = asyncio.Lock()
         self._vain_tries = 0  # to write, although there was space
-        self._needed = ROUND_BYTES
+        self._needed, self._surveyed = ROUND_BYTES, False
 
     async def run(self) -> None:
         """Rounds until all are done, a condition is reached or an operator stops the run."""
         state, phase = self.state, self.phase
-        phase.start()
+        phase.current = Phase.GATHERING
         one_round = self._round_of_turns if self.context.asynchronous else self._round
         stopping = asyncio.create_task(self._commit_stop())
         removing = asyncio.create_task(self._commit_removals())
@@ -323,7 +314,10 @@ class CoordinatorRoundLoop:
             reached=phase.stop_condition.reason,
             stopped="" if ended else phase.stopping,
         )
-        phase.finish(last)
+        phase.current, phase.interrupted = Phase.FINISHED, None
+        phase.why = phase.stop_condition.reason or f"all {self.experiment.rounds} rounds are done"
+        if phase.stopping and not ended:
+            phase.why = phase.stopping
         self.history.note(events.Finished(last, phase.why))
         self.context.round_loop.notify()
         self.context.waiting.wake_all()
@@ -347,8 +341,7 @@ class CoordinatorRoundLoop:
             async with self._committing:
                 admission.removals_changed.clear()
                 assert self._last is not None
-                names, members = admission.removed_names(), self.state.members.named()
-                await self._commit(replace(self._last, removed=names, members=members))
+                await self._commit(replace(self._last, **admission.named()))
             if not admission.removals_changed.is_set():
                 admission.removals_committed.set()
 
@@ -362,7 +355,8 @@ class CoordinatorRoundLoop:
             participants = attempts.chosen(participants)
         if self.phase.stopping:
             return
-        if not self.state.survey.has_begun and self.state.survey.is_due(participants):
+        probed = self.experiment.cluster.probe_bytes > 0 and not self._surveyed
+        if probed and len(participants) >= 2 and not self.state.planning.rounds.links.known():
             await self._survey(participants)
         planned = await self._plan(participants)
         await self._write(self.history.flush)
@@ -397,7 +391,8 @@ class CoordinatorRoundLoop:
                 break
             await self._wait()
         now = time.monotonic()
-        attempts.turns.end_round(seconds=now - started, now=now)
+        attempts.deadlines.round_ended(now - started, ())
+        attempts.turns.end_round(now=now)
         planner = self.state.planning.turns
         record = planner.finish(round_index=coming, seconds=now - started)
         await self._commit_round(record, attempt, reported=[])
@@ -429,13 +424,14 @@ class CoordinatorRoundLoop:
             ready = members.ready(now, without=aside)
             waited, enough = now - started, len(ready) >= max(1, least)
             if not enough and aside:
-                groups.end_left_aside()
+                groups.end_left_aside(aside)
                 continue
             if not enough and state.conductor.end_suspensions(now):
                 members.wake_behind()
                 continue
             complete = len(ready) + len(aside) == wanted or (enough and waited >= patience)
-            if complete and members.setups.unsettled and members.settle_setup(ready):
+            if complete and members.setups.unsettled and members.setups.settle(ready):
+                self.context.waiting.wake_all()
                 continue  # some of them may differ
             if complete and state.planning.planner is None:
                 state.planning.settle_model_size(ready)
@@ -454,7 +450,8 @@ class CoordinatorRoundLoop:
                 elif members.setups.refused:
                     names = ", ".join(sorted(members.setups.refused))
                     why += f"; refused, since they have another setup: {names}"
-                self.phase.wait_for_workers(why, round_index=state.round_index)
+                self.phase.current = Phase.PAUSED if state.round_index else Phase.GATHERING
+                self.phase.why = why
                 waiting = events.Waiting(why, ready, patience)
             if not noted:
                 noted = True
@@ -465,14 +462,19 @@ class CoordinatorRoundLoop:
         return []
 
     async def _survey(self, participants: list[int]) -> None:
-        """Have links timed before the first plan."""
-        survey = self.state.survey
-        survey.begin(participants, time.monotonic())
+        """Have links timed before the first plan, once under each coordinator."""
+        planning, conductor, self._surveyed = self.state.planning, self.state.conductor, True
+        base, began = planning.rounds.stage.federation.base_topology, time.monotonic()
+        survey = planning.survey = LinkSurvey(participants, base.links)
+        self.context.waiting.wake(participants)
         self.phase.why = "the links are being timed"
-        while not self.phase.stopping and not survey.is_over(time.monotonic()):
+        while not self.phase.stopping and (now := time.monotonic()) - began <= SURVEY_SECONDS:
+            if survey.is_over([member.worker for member in conductor.alive(now)]):
+                break
             await self._wait()
-        self.phase.why = ""
-        survey.end(time.monotonic())
+        self.phase.why, planning.survey = "", None
+        planning.rounds.learn_links(survey.timed)
+        self.history.note(events.Surveyed(sorted(survey.timed), time.monotonic() - began))
 
     async def _plan(self, participants: list[int]) -> NetworkRound:
         """Ask the algorithm, in a thread: it may take a while."""
@@ -505,7 +507,8 @@ class CoordinatorRoundLoop:
             now = time.monotonic()
             if self.phase.stopping and not hurried and conductor.running is not None:
                 hurried = True
-                conductor.running.hurry(now + STOP_SECONDS)
+                ends = now + STOP_SECONDS
+                conductor.running.deadline = min(conductor.running.deadline, ends)
             verdict = conductor.verdict(now)
             if verdict is AttemptVerdict.COMMIT and hurried and conductor.overdue(now):
                 verdict = AttemptVerdict.GIVE_UP  # who is late would be left with an older model
@@ -563,11 +566,9 @@ class CoordinatorRoundLoop:
                 else:  # etcd has a quota, too
                     await self._pause(str(error))
             else:
-                self._last = committed
                 if self.phase.interrupted:
-                    self._continue()
-                self._vain_tries = 0
-                self.phase.why = ""
+                    self._continue(self.phase.interrupted)
+                self._last, self._vain_tries, self.phase.why = committed, 0, ""
                 return
 
     # --- pauses ----------------------------------------------------------------------------
@@ -581,7 +582,7 @@ class CoordinatorRoundLoop:
                 await self._wait_for_space(error)
             else:
                 if self.phase.interrupted:
-                    self._continue()
+                    self._continue(self.phase.interrupted)
                 self._vain_tries = 0
                 return
 
@@ -597,16 +598,18 @@ class CoordinatorRoundLoop:
 
     async def _pause(self, why: str) -> None:
         """Do nothing for a moment; the first one says why in the log and the history."""
-        if self.phase.interrupted is None:
+        phase = self.phase
+        if phase.interrupted is None:
             LOG.warning("paused: %s", why)
             self.history.note(events.Paused(why))
-        self.phase.pause(why)
+            phase.interrupted = phase.current
+        phase.current, phase.why = Phase.PAUSED, why
         self.state.members.supervise(time.monotonic())
         await asyncio.sleep(RETRY_SECONDS)
 
-    def _continue(self) -> None:
+    def _continue(self, interrupted: Phase) -> None:
         """Something was written: the pause is over."""
-        self.phase.resume()
+        self.phase.current, self.phase.why, self.phase.interrupted = interrupted, "", None
         LOG.info("the pause is over: round %d goes on", self.state.round_index + 1)
         self.history.note(events.Resumed(self.state.round_index + 1))
 

@@ -7,16 +7,14 @@ what lasts is shown by `fedhp cluster status` and the metrics.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
 
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.conductor import Conductor, Member, MemberStatus
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.limits import LogThrottle
-from fedhp.cluster.protocol.message_checks import MAX_BROKEN_LINKS, MAX_CAUSE, one_line
+from fedhp.cluster.protocol.message_checks import MAX_CAUSE, one_line
 from fedhp.types import Pair
 
 LOG = logging.getLogger("fedhp.coordinator")
@@ -36,36 +34,30 @@ SILENT = (MemberStatus.SUSPECT, MemberStatus.DEAD)
 CALL_AGAIN_SECONDS = 1.0  # for a member whose call broke off: alive, it calls again
 CLOSED = "its connection closed"
 REPLACED = "its process ended without leaving; another one joined"
-Note: TypeAlias = Callable[[events.Event], None]
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFailure:
-    """A link over which a worker did not get the model of a peer when it tried last."""
-
-    worker: int
-    peer: int
-    why: str
-    since: int  # round of the first failure
-    last: int  # round of the last one
-    failures: int = 1
-    at: float = 0.0  # when it failed last
 
 
 class Reachability:
     """What the members say about their links, and who is silent."""
 
-    def __init__(self, throttle: LogThrottle | None = None) -> None:
-        self.failures: dict[tuple[int, int], LinkFailure] = {}  # by worker and peer
+    def __init__(
+        self,
+        conductor: Conductor[wire.RoundReport],
+        note: Callable[[events.Event], None] = lambda event: None,
+    ) -> None:
+        self._conductor, self._note = conductor, note
+        # By worker and peer, where the model of the peer did not come at the last try: since which
+        # round, and in which one last. And when that was.
+        self.failures: dict[tuple[int, int], wire.BrokenLink] = {}
+        self._failed_at: dict[tuple[int, int], float] = {}
         self._silent: dict[int, MemberStatus] = {}
         self._closed: dict[int, float] = {}  # by worker: when its call broke off
         self._lost: set[int] = set()  # those of whom this was noted
-        self._throttle = throttle or LogThrottle()
+        self._throttle = LogThrottle()
 
     def __len__(self) -> int:
         return len(self.failures)
 
-    def broken(self, *, round_index: int) -> list[LinkFailure]:
+    def broken(self, *, round_index: int) -> list[wire.BrokenLink]:
         """The links that are broken, as far as they were tried lately; by worker and peer."""
         old = [
             ends for ends, link in self.failures.items() if link.last < round_index - RECENT_ROUNDS
@@ -79,17 +71,12 @@ class Reachability:
         return frozenset(
             (min(link.worker, link.peer), max(link.worker, link.peer))
             for link in self.broken(round_index=round_index)
-            if link.why == QUARANTINED and now - link.at < limits.PEER_QUARANTINE_SECONDS
+            if link.why == QUARANTINED
+            and now - self._failed_at[link.worker, link.peer] < limits.PEER_QUARANTINE_SECONDS
         )
 
     def tried(
-        self,
-        member: Member,
-        links: Iterable[wire.LinkReport],
-        *,
-        members: Mapping[int, Member],
-        round_index: int,
-        now: float,
+        self, member: Member, links: Iterable[wire.LinkReport], round_index: int, *, now: float
     ) -> None:
         """A member says which of its links worked in this round."""
         for link in links:
@@ -97,11 +84,15 @@ class Reachability:
                 # A probe has little time, and is made while the others train.
                 if link.lost in NOT_BROKEN or (link.probe and link.lost == "deadline"):
                     continue
-                self._failed(member, link, members=members, round_index=round_index, now=now)
-            elif self.failures:
-                failure = self.failures.pop((member.worker, link.worker), None)
-                if failure is not None:
-                    self._works_again(member, failure, members=members, round_index=round_index)
+                self._failed(member, link, round_index, now)
+            elif failure := self.failures.pop((member.worker, link.worker), None):
+                times = "once" if failure.failures == 1 else f"{failure.failures} times"
+                self._log(
+                    logging.INFO,
+                    f"link works again: {member.name} got a model from {self._name(failure.peer)} "
+                    f"in round {round_index}; it failed {times} since round {failure.since}",
+                    kind=("works", str(failure.peer)),
+                )
 
     def forget(self, worker: int) -> None:
         """A member joined, perhaps with another address, or left: its links start over."""
@@ -115,17 +106,19 @@ class Reachability:
         """A call of a member broke off while it waited: the member or its connection is gone."""
         self._closed[member.worker] = now
 
-    def replaced(self, member: Member, *, note: Note) -> None:
+    def replaced(self, member: Member) -> None:
         """Another process of a member joined, though the one before had not left."""
         if member.worker not in self._lost and self._silent.get(member.worker) != MemberStatus.DEAD:
-            self._lose(member, REPLACED, note)
+            self._lose(member, REPLACED)
 
-    def _lose(self, member: Member, why: str, note: Note) -> None:
+    def _lose(self, member: Member, why: str) -> None:
         self._lost.add(member.worker)
-        note(events.Lost(member.worker, why))
+        self._note(events.Lost(member.worker, why))
         LOG.warning("%s at %s is lost: %s", member.name, member.address, why)
 
-    def _watch_closed(self, conductor: Conductor[wire.RoundReport], now: float, note: Note) -> None:
+    def watch(self, now: float) -> None:
+        """Log and note who is lost, who has become silent, and who sends heartbeats again."""
+        conductor = self._conductor
         for worker, closed in list(self._closed.items()):
             member = conductor.members[worker]
             if member.left or member.seen > closed:
@@ -133,19 +126,9 @@ class Reachability:
                 if worker in self._lost:
                     self._lost.discard(worker)
                     if not member.left and worker not in self._silent:
-                        note(events.Heard(worker))
+                        self._note(events.Heard(worker))
             elif worker not in self._lost and now - closed > CALL_AGAIN_SECONDS:
-                self._lose(member, CLOSED, note)
-
-    def watch(
-        self,
-        conductor: Conductor[wire.RoundReport],
-        now: float,
-        *,
-        note: Note = lambda event: None,
-    ) -> None:
-        """Log and note who is lost, who has become silent, and who sends heartbeats again."""
-        self._watch_closed(conductor, now, note)
+                self._lose(member, CLOSED)
         suspect_after = conductor.settings.suspect_after
         for worker, member in conductor.members.items():
             silent = now - member.seen
@@ -155,7 +138,7 @@ class Reachability:
             if status in SILENT and status is not before:
                 self._silent[worker] = status
                 dead = status is MemberStatus.DEAD
-                note((events.Dead if dead else events.Suspect)(worker, silent))
+                self._note((events.Dead if dead else events.Suspect)(worker, silent))
                 LOG.warning(
                     "no heartbeat of %s at %s for %.0f s: it is %s and %s",
                     *(member.name, member.address, silent, status),
@@ -164,51 +147,32 @@ class Reachability:
             elif before is not None and status not in SILENT:
                 del self._silent[worker]
                 if not member.left:
-                    note(events.Heard(worker))
+                    self._note(events.Heard(worker))
                     LOG.info("%s sends heartbeats again", member.name)
 
-    def _failed(
-        self,
-        member: Member,
-        link: wire.LinkReport,
-        *,
-        members: Mapping[int, Member],
-        round_index: int,
-        now: float,
-    ) -> None:
+    def _failed(self, member: Member, link: wire.LinkReport, round_index: int, now: float) -> None:
         ends, why = (member.worker, link.worker), one_line(link.lost, most=MAX_CAUSE)
-        before = self.failures.get(ends)
-        if before is not None:
-            failures = before.failures + 1
-            self.failures[ends] = replace(
-                before, why=why, last=round_index, failures=failures, at=now
-            )
+        self._failed_at[ends] = now
+        if ends in self.failures:
+            failure = self.failures[ends]
+            failure.why, failure.last = why, round_index
+            failure.failures += 1
             return
-        self.failures[ends] = LinkFailure(*ends, why, since=round_index, last=round_index, at=now)
-        peer = members.get(link.worker)
+        self.failures[ends] = wire.BrokenLink(
+            worker=ends[0], peer=ends[1], why=why, since=round_index, last=round_index, failures=1
+        )
+        peer = self._conductor.members.get(link.worker)
         self._log(
             logging.WARNING,
-            f"broken link: {member.name} gets no model from {_name(link.worker, members)}"
+            f"broken link: {member.name} gets no model from {self._name(link.worker)}"
             f"{f' at {peer.address}' if peer is not None and peer.address else ''}: {why}, "
             f"in round {round_index}",
             kind=("broken", str(link.worker)),
         )
 
-    def _works_again(
-        self,
-        member: Member,
-        failure: LinkFailure,
-        *,
-        members: Mapping[int, Member],
-        round_index: int,
-    ) -> None:
-        times = "once" if failure.failures == 1 else f"{failure.failures} times"
-        self._log(
-            logging.INFO,
-            f"link works again: {member.name} got a model from {_name(failure.peer, members)} in "
-            f"round {round_index}; it failed {times} since round {failure.since}",
-            kind=("works", str(failure.peer)),
-        )
+    def _name(self, worker: int) -> str:
+        member = self._conductor.members.get(worker)
+        return f"worker {worker}" if member is None else member.name
 
     def _log(self, level: int, text: str, *, kind: tuple[str, str]) -> None:
         """Many links of one worker may break at once, or again and again: then only count."""
@@ -216,23 +180,3 @@ class Reachability:
         if write:
             more = f" ({left_out} more like it before)" if left_out else ""
             LOG.log(level, "%s%s", text, more)
-
-
-def broken_links_on_wire(failures: Iterable[LinkFailure]) -> list[wire.BrokenLink]:
-    """The first of them, for a status."""
-    return [
-        wire.BrokenLink(
-            worker=failure.worker,
-            peer=failure.peer,
-            why=failure.why,
-            since=failure.since,
-            last=failure.last,
-            failures=failure.failures,
-        )
-        for failure, _ in zip(failures, range(MAX_BROKEN_LINKS), strict=False)
-    ]
-
-
-def _name(worker: int, members: Mapping[int, Member]) -> str:
-    member = members.get(worker)
-    return f"worker {worker}" if member is None else member.name

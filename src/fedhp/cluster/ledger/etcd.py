@@ -69,16 +69,13 @@ class _Pointer(NamedTuple):
     parts: int
     digest: str  # SHA-256 of the state
 
-    def encoded(self) -> bytes:
-        return json.dumps(self).encode()
 
-    @classmethod
-    def decoded(cls, value: bytes) -> _Pointer:
-        try:
-            commit, parts, digest = json.loads(value)
-            return cls(str(commit), int(parts), str(digest))
-        except (ValueError, TypeError, OverflowError, RecursionError):
-            raise _foreign(value) from None
+def _pointer_in(value: bytes) -> _Pointer:
+    try:
+        commit, parts, digest = json.loads(value)
+        return _Pointer(str(commit), int(parts), str(digest))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        raise _foreign(value) from None
 
 
 def _keys_of(client: EtcdClient, run: str) -> _Keys:
@@ -124,7 +121,7 @@ async def read_committed(url: str, run: str, *, insecure: bool = False) -> bytes
     async with EtcdClient(url, insecure=insecure) as client:
         keys = _keys_of(client, run)
         item = await client.get(keys.state)
-        return None if item is None else await _whole(client, keys, _Pointer.decoded(item.value))
+        return None if item is None else await _whole(client, keys, _pointer_in(item.value))
 
 
 async def _whole(client: EtcdClient, keys: _Keys, pointer: _Pointer) -> bytes | None:
@@ -287,7 +284,7 @@ class EtcdLedger:
                 if item is None:
                     return None
                 self._changed = item.changed
-                state = await _whole(self._client, self._keys, _Pointer.decoded(item.value))
+                state = await _whole(self._client, self._keys, _pointer_in(item.value))
                 if state is not None:
                     return state
             raise EtcdRefused(
@@ -322,11 +319,11 @@ class EtcdLedger:
         # only deleted where the pointer changes, those written before are still there.
         keys = self._keys
         epoch = self._check_leads()
-        own = f"{keys.parts}/{pointer.commit}"
+        own, content = f"{keys.parts}/{pointer.commit}", json.dumps(pointer).encode()
         outcome = await self._client.transact(
             [created_at(keys.leader, epoch), changed_at(keys.state, self._changed)],
             [
-                put(keys.state, pointer.encoded()),
+                put(keys.state, content),
                 put(keys.part(pointer.commit, pointer.parts - 1), last),
                 # '0' follows '/': all parts but this commit's, also those of unfinished commits.
                 delete(f"{keys.parts}/", f"{own}/"),
@@ -339,7 +336,7 @@ class EtcdLedger:
             return True
         holder, item = outcome.items
         self._changed = 0 if item is None else item.changed
-        if item is not None and item.value == pointer.encoded():
+        if item is not None and item.value == content:
             return True  # the answer was lost, not the commit
         if holder is None or holder.created != epoch:
             self._step_down("another process took over")

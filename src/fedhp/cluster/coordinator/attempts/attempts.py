@@ -15,13 +15,11 @@ from statistics import median
 import numpy as np
 
 from fedhp.cluster import events
-from fedhp.cluster.coordinator.attempts import orders
 from fedhp.cluster.coordinator.attempts.group_checks import PartSizes
 from fedhp.cluster.coordinator.attempts.groups import GroupRounds
 from fedhp.cluster.coordinator.attempts.orders import GivenWork
-from fedhp.cluster.coordinator.committed_state import CommittedState
-from fedhp.cluster.coordinator.conductor import Conductor, Failure, Member
-from fedhp.cluster.coordinator.context import LeaderContext, RunPhase
+from fedhp.cluster.coordinator.conductor import Failure, Member
+from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.planning import Planning
 from fedhp.cluster.coordinator.planning.round_planner import (
     LEAST_VALUES,
@@ -151,15 +149,12 @@ class GivenTurns:
     def __init__(
         self,
         context: LeaderContext,
-        *,
         planning: Planning,
         work: GivenWork,
         reachability: Reachability,
-        deadlines: RoundDeadlines,
     ) -> None:
         self._context, self._conductor = context, context.conductor
-        self._planning, self._work = planning, work
-        self._reachability, self._deadlines = reachability, deadlines
+        self._planning, self._work, self._reachability = planning, work, reachability
         self._waited_in_vain: dict[int, set[int]] = {}  # partners of a swap, and who waited
 
     def turn_of(self, member: Member, *, round_index: int, now: float) -> TurnOrder:
@@ -174,7 +169,9 @@ class GivenTurns:
                 epoch_steps=self._planning.epoch_steps(),
                 avoid=self._reachability.refused(round_index=self._context.round_index, now=now),
             )
-        self._work.begin_turn(member.worker, turn)
+        partner, worker = turn.action.partner, member.worker
+        self._work.turns[worker] = turn
+        self._work.peers[worker] = frozenset(() if partner is None else (partner,))
         return turn
 
     def is_complete(self, now: float) -> bool:
@@ -187,7 +184,8 @@ class GivenTurns:
         turn = self._work.turns.get(member.worker)
         if turn is None or turn.number != report.turn:
             raise Refused("attempt", f"turn {report.turn} is over or was never given")
-        given, steps = self._work.take(member.worker)
+        del self._work.turns[member.worker]
+        given, steps = self._work.given.pop(member.worker, (-math.inf, 0))
         times = [other.step_time for other in self._conductor.members.values()]
         if now - given < shortest_turn(steps, times):
             self._context.missed(member, "its turns are shorter than is possible")
@@ -195,24 +193,6 @@ class GivenTurns:
         self._planning.turns.end_turn(turn, report)
         self._context.was_punctual(member)
         self.judge_partner(member, report)
-
-    def end_round(self, *, seconds: float, now: float) -> None:
-        """A round of turns is over. Of a member with far more turns than the others no more than
-        theirs count, but an operator should know."""
-        self._deadlines.round_ended(seconds, ())
-        turns = self._planning.turns.turns_by_worker()
-        usual = usual_turns(turns, [member.worker for member in self._conductor.alive(now)])
-        warnings = self._context.warnings
-        for worker, member in self._conductor.members.items():
-            own = turns[worker]
-            if own > PACE_FACTOR * max(1, usual):
-                text = (
-                    f"{member.name} ended {own} turns in one round, the member in the middle "
-                    f"{usual}: only so many of each member count"
-                )
-                warnings.set(MANY_TURNS, members=(member.name,), value=own, text=text)
-            else:
-                warnings.end(MANY_TURNS, members=(member.name,))
 
     def judge_partner(self, member: Member, report: wire.RoundReport) -> None:
         """A partner that two members waited for in vain, since its last swap, is put aside."""
@@ -227,14 +207,31 @@ class GivenTurns:
                 self._waited_in_vain.pop(link.worker)
                 self._context.missed(partner, "others waited for a swap with it in vain")
 
+    def end_round(self, *, now: float) -> None:
+        """A round of turns is over. Of a member with far more turns than the others no more than
+        theirs count, but an operator should know."""
+        turns = self._planning.turns.turns_by_worker()
+        usual = usual_turns(turns, [member.worker for member in self._conductor.alive(now)])
+        warnings = self._context.warnings
+        for worker, member in self._conductor.members.items():
+            own = turns[worker]
+            if own > PACE_FACTOR * max(1, usual):
+                text = (
+                    f"{member.name} ended {own} turns in one round, the member in the middle "
+                    f"{usual}: only so many of each member count"
+                )
+                warnings.set(MANY_TURNS, members=(member.name,), value=own, text=text)
+            else:
+                warnings.end(MANY_TURNS, members=(member.name,))
+
 
 class ModelDigests:
     """Digests of the models of the committed round, by worker, for those that catch up; of late
     reports too."""
 
-    def __init__(self, conductor: Conductor[wire.RoundReport], committed: CommittedState) -> None:
-        self._conductor = conductor
-        self.by_worker: dict[int, bytes] = dict(committed.digests)
+    def __init__(self, context: LeaderContext) -> None:
+        self._conductor = context.conductor
+        self.by_worker: dict[int, bytes] = dict(context.taken_over.digests)
         self.took_part: frozenset[int] = frozenset()  # in the committed round, if this one led it
 
     def after_commit(self) -> dict[int, bytes]:
@@ -264,30 +261,17 @@ class ModelDigests:
 
 class Attempts:
     """The running attempt and its consequences. Made of parts that handlers use as well: the
-    work that was given, turns, group averages, digests, deadlines."""
+    work that was given, turns, group averages, digests, deadlines, links that do not work."""
 
-    def __init__(
-        self,
-        context: LeaderContext,
-        committed: CommittedState,
-        *,
-        phase: RunPhase,
-        planning: Planning,
-        reachability: Reachability,
-    ) -> None:
-        self._context, self._conductor, self._phase = context, context.conductor, phase
-        self._planning, self._reachability = planning, reachability
-        self.work = orders.GivenWork(committed.run)
+    def __init__(self, context: LeaderContext, planning: Planning) -> None:
+        self._context, self._conductor = context, context.conductor
+        self.planning = planning
+        self.reachability = Reachability(context.conductor, context.history.note)
+        self.work = GivenWork(context.taken_over.run, context.conductor)
         self.deadlines = RoundDeadlines(context.experiment.cluster)
-        self.digests = ModelDigests(context.conductor, committed)
-        self.groups = GroupRounds(context, committed, planning)
-        self.turns = GivenTurns(
-            context,
-            planning=planning,
-            work=self.work,
-            reachability=reachability,
-            deadlines=self.deadlines,
-        )
+        self.digests = ModelDigests(context)
+        self.groups = GroupRounds(context, planning)
+        self.turns = GivenTurns(context, planning, self.work, self.reachability)
         self._best_accuracy = 0.0  # the best mean of the workers so far
 
     # --- before an attempt -----------------------------------------------------------------
@@ -311,18 +295,19 @@ class Attempts:
         """Links that no plan should use: one end refuses the other, or they spoiled averages."""
         round_index = self._conductor.committed.round_index
         avoided = frozenset[Pair]()
-        if self._reachability.failures:
-            avoided = self._reachability.refused(round_index=round_index, now=now)
-        return avoided | self.groups.avoided_links() if self._context.groups else avoided
+        if self.reachability.failures:
+            avoided = self.reachability.refused(round_index=round_index, now=now)
+        spoiled = self.groups.blame.avoided(round_index + 1) if self._context.groups else ()
+        return avoided.union(spoiled)
 
-    def evaluation_plan(self, round_index: int) -> orders.EvaluationPlan:
-        """Whether models are tested after this round."""
+    def evaluation_plan(self, round_index: int) -> dict[str, bool]:
+        """Whether models are tested after this round, and on the whole test set too."""
         experiment = self._context.experiment
         last, evaluation = round_index == experiment.rounds, experiment.evaluation
-        return orders.EvaluationPlan(
-            evaluate=last or round_index % evaluation.every == 0,
-            whole_test=last and evaluation.whole_at_end,
-        )
+        return {
+            "evaluate": last or round_index % evaluation.every == 0,
+            "whole_test": last and evaluation.whole_at_end,
+        }
 
     # --- an attempt begins -----------------------------------------------------------------
 
@@ -340,25 +325,17 @@ class Attempts:
             required=exchange.required,
         )
         self.groups.trees = trees
-        sizes = [
-            PartSizes.of(tree, self.groups.norms, self._planning.step_times(), participants)
-            for tree in trees
-        ]
+        sizes: dict[int, PartSizes] = {}
+        for tree in trees:
+            size = PartSizes.of(tree, self.groups.norms, self.planning.step_times(), participants)
+            sizes |= dict.fromkeys(tree.required, size)
         self.work.begin(
-            orders.work_orders(
-                planned,
-                attempt,
-                self._conductor.members,
-                addresses=self.work.addresses,
-                evaluation=self.evaluation_plan(attempt.round_index),
-                probes=self._planning.rounds.probes(planned),
-                deadline=deadline,
-                parts={
-                    worker: size
-                    for tree, size in zip(trees, sizes, strict=True)
-                    for worker in tree.required
-                },
-            )
+            planned,
+            attempt,
+            evaluation=self.evaluation_plan(attempt.round_index),
+            probes=self.planning.rounds.probes(planned),
+            deadline=deadline,
+            sizes=sizes,
         )
         returned = self.groups.checkpoints.returned if trees else None
         self._context.history.note(
@@ -413,14 +390,8 @@ class Attempts:
                 lost_at=list(lost.values()) if any(lost.values()) else None,
             )
         )
-        if self._reachability.failures or any(link.lost for link in report.links):
-            self._reachability.tried(
-                member,
-                report.links,
-                members=self._conductor.members,
-                round_index=attempt.round_index,
-                now=now,
-            )
+        if self.reachability.failures or any(link.lost for link in report.links):
+            self.reachability.tried(member, report.links, attempt.round_index, now=now)
         if math.isfinite(report.accuracy):  # NaN: nothing was tested
             member.accuracy = report.accuracy
         member.seen = now
@@ -434,7 +405,12 @@ class Attempts:
         # Of those whose model diverged it counts how many they are: all of them are waited for.
         waits = bool(lost) or report.diverged
         late = waits and all(why == "deadline" for why in lost.values())
-        self._fail(member, attempt, Failure(tuple(lost), late, now, diverged=report.diverged))
+        running = self._conductor.running
+        if report.diverged and running is not None and member.worker not in running.required:
+            self._conductor.release(member)  # it is not in the group: it has no report
+        else:
+            failure = Failure(tuple(lost), late, now, diverged=report.diverged)
+            self._conductor.fail(member.worker, attempt, failure)
         self._context.history.note(
             events.Failed(attempt, member.worker, sorted(lost), report.failed)
         )
@@ -442,36 +418,25 @@ class Attempts:
             if why.removeprefix("refused: ") in BAD_REASONS:
                 self.groups.note_wrong_part(member.worker, worker)
         timed = {member.worker: report.links}
-        self._planning.rounds.learn_links(timed, round_index=attempt.round_index)
-        self._reachability.tried(
-            member,
-            report.links,
-            members=self._conductor.members,
-            round_index=attempt.round_index,
-            now=now,
-        )
+        self.planning.rounds.learn_links(timed, round_index=attempt.round_index)
+        self.reachability.tried(member, report.links, attempt.round_index, now=now)
         self._context.round_loop.notify()
-
-    def _fail(self, member: Member, attempt: Attempt, failure: Failure) -> None:
-        """Count it. One that is not in the group and whose model diverged has no report."""
-        running = self._conductor.running
-        if failure.diverged and running is not None and member.worker not in running.required:
-            self._conductor.release(member)
-        else:
-            self._conductor.fail(member.worker, attempt, failure)
 
     # --- an attempt ends -------------------------------------------------------------------
 
     def give_up(self, attempt: Attempt, *, now: float) -> bool:
         """Too few reported in time, or the run is to stop and not all did. Returns whether
         everyone goes back to an earlier round, which has to be committed."""
-        running, stopping = self._conductor.running, self._phase.stopping
+        running, stopping = self._conductor.running, self._context.phase.stopping
         lost, returns = running is not None and bool(running.required), False
         if running is not None and lost and not stopping:
             returns = self.groups.average_lost(running, now)
         else:
             self._judge_members({}, now)
-        self._warn_of_attempts()
+        tries, coming = self._conductor.tries, self._context.round_index + 1
+        if tries >= ATTEMPTS_TO_WARN:
+            text = f"round {coming} was tried {tries} times: see the log for the reasons"
+            self._context.warnings.set(ATTEMPTS, value=tries, text=text)
         self.work.orders = {}
         self.groups.gave_up()
         self._context.history.note(events.GaveUp(attempt))
@@ -482,13 +447,6 @@ class Attempts:
             LOG.warning("round %d: %s; planning it again", attempt.round_index, why)
         self._conductor.give_up()
         return returns
-
-    def _warn_of_attempts(self) -> None:
-        """An operator should look at a round that does not come to an end."""
-        tries, coming = self._conductor.tries, self._context.round_index + 1
-        if tries >= ATTEMPTS_TO_WARN:
-            text = f"round {coming} was tried {tries} times: see the log for the reasons"
-            self._context.warnings.set(ATTEMPTS, value=tries, text=text)
 
     def seal(self, *, started: float, now: float) -> dict[int, wire.RoundReport]:
         """No further report counts; returns those that are going to be committed."""
@@ -507,7 +465,7 @@ class Attempts:
         """Who kept the others waiting in the running attempt is put aside for some rounds, if it
         was not the first time. Where most were late, the cause is not one of them."""
         running, conductor = self._conductor.running, self._conductor
-        if running is None or self._phase.stopping:
+        if running is None or self._context.phase.stopping:
             return
         if 2 * len(running.reports) < len(running.participants):
             return

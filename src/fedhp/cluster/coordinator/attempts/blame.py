@@ -8,7 +8,6 @@ to spoil every average has to break one link after the other, and is soon at the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from fedhp.cluster.coordinator.conductor import Failure
 from fedhp.types import Pair
@@ -18,24 +17,11 @@ REMEMBERED_ROUNDS = 100  # that an attempt counts for the ends of its broken lin
 ATTEMPTS_TO_BLAME = 2  # of one member, before it can be taken for the cause
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenLink:
-    """A link that spoiled group averages."""
-
-    last: int  # the round of the last one
-    times: int = 1
-
-    def is_avoided(self, round_index: int) -> bool:
-        """Whether a tree of this round goes without it."""
-        rounds = min(FIRST_AVOIDED << min(self.times - 1, 10), LONGEST_AVOIDED)
-        return round_index <= self.last + rounds
-
-
 class Blame:
     """The links that spoiled averages, and how often each member was at an end of one."""
 
     def __init__(self) -> None:
-        self._links: dict[Pair, BrokenLink] = {}
+        self._links: dict[Pair, tuple[int, int]] = {}  # the round of the last time, and how often
         self._attempts: dict[int, list[int]] = {}  # by worker: the rounds of those attempts
 
     def judge(
@@ -54,9 +40,8 @@ class Blame:
             return certain
         broken = _broken_links(failures)
         for link in broken:
-            before = self._links.get(link)
-            times = 1 if before is None else before.times + 1
-            self._links[link] = BrokenLink(round_index, times)
+            _, times = self._links.get(link, (0, 0))
+            self._links[link] = round_index, times + 1
         ends = {worker for link in broken for worker in link}
         for worker in ends:
             recent = [*self._attempts.get(worker, ()), round_index]
@@ -75,12 +60,14 @@ class Blame:
     def avoided(self, round_index: int) -> frozenset[Pair]:
         """The links that the next tree goes without; those of long ago are forgotten."""
         self._links = {
-            link: broken
-            for link, broken in self._links.items()
-            if round_index <= broken.last + REMEMBERED_ROUNDS
+            link: (last, times)
+            for link, (last, times) in self._links.items()
+            if round_index <= last + REMEMBERED_ROUNDS
         }
         return frozenset(
-            link for link, broken in self._links.items() if broken.is_avoided(round_index)
+            link
+            for link, (last, times) in self._links.items()
+            if round_index <= last + min(FIRST_AVOIDED << min(times - 1, 10), LONGEST_AVOIDED)
         )
 
     def forgive(self, worker: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from fedhp.cluster.coordinator.committed_state import Norms, norms_of
+from fedhp.cluster.coordinator.committed_state import Norms, norms_of, versions_of
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 
@@ -46,7 +46,7 @@ class GroupCheckpoint:
         """As to_facts gave it."""
         return cls(
             Attempt.from_list(facts["attempt"]),
-            {int(worker): Attempt.from_list(each) for worker, each in facts["versions"].items()},
+            versions_of(facts["versions"]),
             norms_of(facts["norms"]),
             base64.b64decode(facts["plan"]),
         )

@@ -99,18 +99,14 @@ class PartSizes:
             return cls.unknown(tree)
         then = [norms[each][fragment][1] if norms.get(each) else 0.0 for each in members]
         speed = np.nan_to_num(np.nanmedian(step_time[workers]) / step_time, nan=1.0)
-        limits = LARGEST_RATIO * np.maximum(usual, then) * _weights(speed)[members]
+        weights = np.sqrt(np.clip(speed, 1.0, STEP_TIME_FACTOR))[members]
+        limits = LARGEST_RATIO * np.maximum(usual, then) * weights
         sums = dict(zip(members, limits.tolist(), strict=True))
         for index in tree_order(tree):
             above = int(tree.parents[index])
             if above >= 0:
                 sums[above] += sums[members[index]]
         return cls(sums, sums[tree.root] / len(members))
-
-
-def _weights(speed: FloatArray) -> FloatArray:
-    weights: FloatArray = np.sqrt(np.clip(speed, 1.0, STEP_TIME_FACTOR))
-    return weights
 
 
 class WrongParts:

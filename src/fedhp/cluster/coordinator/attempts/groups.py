@@ -16,14 +16,13 @@ from fedhp.cluster.coordinator.attempts.group_checks import (
     disputed_links,
     norms_after,
 )
-from fedhp.cluster.coordinator.committed_state import CommittedState, Norms
+from fedhp.cluster.coordinator.committed_state import Norms
 from fedhp.cluster.coordinator.conductor import Member, RunningAttempt
 from fedhp.cluster.coordinator.context import LeaderContext
 from fedhp.cluster.coordinator.planning.planning import Planning
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.exchange import GroupAverage
-from fedhp.types import Pair
 
 WRONG_PARTS, WENT_BACK = "wrong_parts", "went_back"  # keys of warnings
 
@@ -31,10 +30,9 @@ WRONG_PARTS, WENT_BACK = "wrong_parts", "went_back"  # keys of warnings
 class GroupRounds:
     """Versions, norms and checkpoints of all workers, and who spoiled averages."""
 
-    def __init__(
-        self, context: LeaderContext, committed: CommittedState, planning: Planning
-    ) -> None:
+    def __init__(self, context: LeaderContext, planning: Planning) -> None:
         self._context, self._conductor = context, context.conductor
+        committed = context.taken_over
         self._planning = planning
         # What each worker continues from; INITIAL for all others.
         self.versions: dict[int, Attempt] = dict(committed.versions)
@@ -45,7 +43,7 @@ class GroupRounds:
         # To which everyone goes back with the next commit, and in which round that was last.
         self._return: GroupCheckpoint | None = None
         self._went_back = 0
-        self._blame = Blame()
+        self.blame = Blame()
         self._wrong_parts, self._suspects = WrongParts(), set[tuple[str, ...]]()
         # Workers that lost an average: in which round, and when.
         self._left_aside: dict[int, tuple[int, float]] = {}
@@ -186,7 +184,7 @@ class GroupRounds:
 
     def _leave_aside(self, running: RunningAttempt[wire.RoundReport], now: float) -> None:
         members, coming = self._conductor.members, self._context.round_index + 1
-        causes = self._blame.judge(
+        causes = self.blame.judge(
             running.failed,
             absent=self._conductor.absent(now),
             misses={worker: member.misses for worker, member in members.items()},
@@ -200,29 +198,23 @@ class GroupRounds:
     def left_aside(self) -> list[int]:
         """Workers without which the next round is tried: they lost an average in this round, or
         in an earlier one and gave no sign of life since. Who did has kept the others waiting."""
-        for worker, (round_index, when) in list(self._left_aside.items()):
-            member = self._conductor.members[worker]
-            if round_index <= self._context.round_index and member.seen > when:
-                self._end_left_aside(member)
+        members = self._conductor.members
+        back = [
+            worker
+            for worker, (round_index, when) in self._left_aside.items()
+            if round_index <= self._context.round_index and members[worker].seen > when
+        ]
+        self.end_left_aside(back)
         return sorted(self._left_aside)
 
-    def end_left_aside(self) -> None:
-        """Without them there are too few."""
-        for worker in list(self._left_aside):
-            self._end_left_aside(self._conductor.members[worker])
-
-    def _end_left_aside(self, member: Member) -> None:
-        del self._left_aside[member.worker]
-        self._context.missed(member, "group averages failed because of it")
-
-    def avoided_links(self) -> frozenset[Pair]:
-        """Links that spoiled averages: the next plan goes without them."""
-        return self._blame.avoided(self._context.round_index + 1)
+    def end_left_aside(self, workers: Iterable[int]) -> None:
+        """They may take part again: they are there, or without them there are too few."""
+        for worker in workers:
+            del self._left_aside[worker]
+            self._context.missed(
+                self._conductor.members[worker], "group averages failed because of it"
+            )
 
     def allow(self, worker: int) -> None:
         """The operator let it in again: the next round is tried with it."""
         self._left_aside.pop(worker, None)
-
-    def forgive(self, worker: int) -> None:
-        """What it did before counts no longer: its links may be used again."""
-        self._blame.forgive(worker)

@@ -14,7 +14,6 @@ from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.planning.planning import Planning
 from fedhp.seeds import Purpose, generator
 
 MOST_CATCH_UP_WAITS = 3  # attempts that wait for a worker which does not catch up
@@ -24,16 +23,16 @@ CATCH_UP_SECONDS = 1.5  # the least time that an attempt waits for it
 class CatchUp:
     """The members that were ordered to take the committed model from a peer."""
 
-    def __init__(self, context: LeaderContext, planning: Planning, attempts: Attempts) -> None:
+    def __init__(self, context: LeaderContext, attempts: Attempts) -> None:
         self._context, self._conductor = context, context.conductor
-        self._planning, self._attempts = planning, attempts
+        self._planning, self._attempts = attempts.planning, attempts
         self.waits: dict[int, int] = {}  # attempts that waited, by worker
 
     def order(self, member: Member) -> None:
         """A member gets the order to take the committed model from a peer."""
         if member.worker not in self.waits:
+            self.waits[member.worker] = 0
             self._context.history.note(events.FellBehind(member.worker))
-        self.waits.setdefault(member.worker, 0)
 
     def holders(self, member: Member, *, now: float) -> list[Member]:
         """Other members that hold the committed model, in an order that nobody's numbers decide:

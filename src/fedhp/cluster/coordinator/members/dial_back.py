@@ -105,8 +105,7 @@ class DialBacks:
         self, name: str, address: HostPort, testers: Collection[str]
     ) -> list[wire.DialResult]:
         """Have the testers connect to the address; their results, also of those that are silent."""
-        number = next(self._numbers)
-        test = _DialTest(name, address, set(testers), set(testers))
+        number, test = next(self._numbers), _DialTest(name, address, set(testers), set(testers))
         self._tests[number] = test
         try:
             with contextlib.suppress(TimeoutError):

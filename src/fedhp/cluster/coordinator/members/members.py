@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -15,16 +15,13 @@ from cryptography.hazmat.primitives import hashes
 from fedhp import __version__
 from fedhp.cluster import events
 from fedhp.cluster.coordinator.attempts.attempts import Attempts
-from fedhp.cluster.coordinator.committed_state import CommittedState
 from fedhp.cluster.coordinator.conductor import Member, MemberStatus
-from fedhp.cluster.coordinator.context import PUT_ASIDE, STOP_SECONDS, LeaderContext, RunPhase
+from fedhp.cluster.coordinator.context import PUT_ASIDE, STOP_SECONDS, LeaderContext
 from fedhp.cluster.coordinator.members.setup_checks import SetupChecks
-from fedhp.cluster.coordinator.planning.planning import Planning, Survey
-from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Guard, Refused, new_key
-from fedhp.cluster.protocol.setup import Setup, SetupPart
+from fedhp.cluster.protocol.setup import Setup, SetupPart, difference
 from fedhp.cluster.protocol.versions import works_with
 from fedhp.cluster.security.tls import AllowList
 
@@ -45,12 +42,6 @@ GONE_FOR_GOOD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BoundCertificate:
-    fingerprint: str
-    issued: int  # s since 1970, when it became valid
-
-
 class NameBindings:
     """The certificates of all names in a run, and those that were replaced.
 
@@ -59,17 +50,17 @@ class NameBindings:
     """
 
     def __init__(self, packed: Mapping[str, Sequence[int | str]] | None = None) -> None:
-        self._bound: dict[str, BoundCertificate] = {}
+        self._bound: dict[str, tuple[str, int]] = {}  # fingerprint, and when it became valid
         self._replaced: dict[str, tuple[str, ...]] = {}  # fingerprints by name, the last one first
         self._reopened: set[str] = set()  # names that an operator has allowed
         for name, (fingerprint, issued, *replaced) in (packed or {}).items():
-            self._bound[name] = BoundCertificate(str(fingerprint), int(issued))
+            self._bound[name] = str(fingerprint), int(issued)
             self._replaced[name] = tuple(map(str, replaced))
 
     def pack(self) -> dict[str, list[int | str]]:
         """As JSON, for the next coordinator: fingerprint, time of issue, replaced ones."""
         return {
-            name: [bound.fingerprint, bound.issued, *self._replaced.get(name, ())]
+            name: [*bound, *self._replaced.get(name, ())]
             for name, bound in sorted(self._bound.items())
         }
 
@@ -84,41 +75,35 @@ class NameBindings:
             self._bound[name] = shown
             return False
         replaced = self._replaced.get(name, ())
-        newer = shown.issued >= bound.issued or name in self._reopened
-        if shown.fingerprint in replaced or not newer:
+        newer = shown[1] >= bound[1] or name in self._reopened
+        if shown[0] in replaced or not newer:
             raise Refused(
                 "certificate",
                 f"the name {name} belongs to another certificate now, and the one shown is older; "
                 f"to use the name here: fedhp certs issue {name} --replace, and copy both files",
             )
         self._reopened.discard(name)
-        self._replaced[name] = (bound.fingerprint, *replaced)[:MOST_REPLACED]
+        self._replaced[name] = (bound[0], *replaced)[:MOST_REPLACED]
         self._bound[name] = shown
         return True
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(pem: bytes) -> BoundCertificate:
+def _read(pem: bytes) -> tuple[str, int]:
+    """Fingerprint, and when it became valid (s since 1970)."""
     certificate = x509.load_pem_x509_certificate(pem)  # TLS has accepted it
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex()[:FINGERPRINT_DIGITS]
-    return BoundCertificate(fingerprint, int(certificate.not_valid_before_utc.timestamp()))
+    return fingerprint, int(certificate.not_valid_before_utc.timestamp())
 
 
 class Admission:
     """Lets names in, removes members and allows them again."""
 
     def __init__(
-        self,
-        context: LeaderContext,
-        committed: CommittedState,
-        *,
-        allowed: AllowList,
-        guard: Guard,
-        attempts: Attempts,
-        reachability: Reachability,
+        self, context: LeaderContext, attempts: Attempts, guard: Guard, allowed: AllowList
     ) -> None:
         self._context, self._conductor = context, context.conductor
-        self._attempts, self._reachability = attempts, reachability
+        self._attempts, committed = attempts, context.taken_over
         self.guard = guard
         self.allowed = allowed
         if allowed.names is None and committed.allowed is not None:
@@ -153,20 +138,10 @@ class Admission:
             member.incarnation = 0  # its processes need not be later by the clock of that machine
             self.readmitted[name] = self.readmitted.get(name, 0) + 1
 
-    def call_refused(self, name: str, why: str) -> None:
-        """A call was refused; for the history, which gets as many as the log."""
-        self._context.history.note(events.CallRefused(name, why))
-
-    def quarantined(self, name: str) -> None:
-        """The guard refuses everything of this caller from now on."""
-        member = self._conductor.by_name.get(name)
-        worker = None if member is None else member.worker
-        self._context.history.note(events.Quarantined(name, worker))
-
     def remove(self, member: Member, why: str) -> None:
         """A member is out at once, and may not come back before it is allowed again."""
         self._conductor.remove(member, why)
-        self._reachability.forget(member.worker)
+        self._attempts.reachability.forget(member.worker)
         self._attempts.work.withdraw(member.worker)
         self._context.history.note(events.Removed(member.worker, why))
         LOG.warning("%s is removed: %s", member.name, why)
@@ -180,10 +155,12 @@ class Admission:
         self.removals_committed.clear()
         self.removals_changed.set()
 
-    def removed_names(self) -> tuple[str, ...]:
-        """The members that an operator removed, for the ledger."""
+    def named(self) -> dict[str, Any]:
+        """For the ledger: all members, and those that an operator removed."""
         members = self._conductor.members.values()
-        return tuple(sorted(member.name for member in members if member.removed == BY_OPERATOR))
+        removed = sorted(member.name for member in members if member.removed == BY_OPERATOR)
+        indices = tuple((member.worker, member.name) for member in members)
+        return {"members": indices, "removed": tuple(removed)}
 
     def allow(self, member: Member, *, now: float) -> None:
         """A member may join, send and take part again, also from another machine."""
@@ -202,14 +179,6 @@ class Admission:
         self._bar()
         self._context.round_loop.notify()
         self._context.waiting.wake([member.worker])
-
-    def forgive(self, now: float) -> None:
-        """The links of members that were allowed a while ago may be used again."""
-        for worker, when in list(self.forgiven_at.items()):
-            if now >= when:
-                del self.forgiven_at[worker]
-                self._reachability.forget(worker)
-                self._attempts.groups.forgive(worker)
 
     def follow_allow_list(self) -> None:
         """Remove the members that are not on it any more; let others join again."""
@@ -232,21 +201,15 @@ class Members:
     def __init__(
         self,
         context: LeaderContext,
-        committed: CommittedState,
-        *,
-        phase: RunPhase,
-        planning: Planning,
-        survey: Survey,
         attempts: Attempts,
         admission: Admission,
-        reachability: Reachability,
         setups: SetupChecks,
     ) -> None:
-        self._context, self._conductor, self._phase = context, context.conductor, phase
-        self._planning, self._survey = planning, survey
-        self._attempts, self._admission, self._reachability = attempts, admission, reachability
+        self._context, self._conductor, self._phase = context, context.conductor, context.phase
+        self._planning, self._attempts, self._admission = attempts.planning, attempts, admission
         self.setups = setups
-        self.informed = set(committed.informed)  # workers that said that they know of the end
+        # Workers that said that they know of the end.
+        self.informed = set(context.taken_over.informed)
         self._dismissed = set[int]()  # workers that got their last order
         self._drained_at: dict[int, float] = {}  # when the operator said so, by worker
         self._looked_at = 0.0  # when the allow-list was read last
@@ -256,10 +219,15 @@ class Members:
 
     def join(self, name: str, request: wire.JoinRequest, *, now: float) -> Member:
         """A worker joins, for the first time or again; Refused if it cannot."""
-        self._check_release(request.fedhp)
+        if not works_with(request.fedhp):
+            raise Refused(
+                "version",
+                f"the worker has fedhp {request.fedhp}, the coordinator {__version__}; a release "
+                "works with itself, the one before and the one after: update the older one",
+            )
         setup = Setup.from_wire(request.setup) if request.HasField("setup") else None
-        if setup is not None and (why := self.setups.difference(setup)):
-            raise self._setup_refused(name, None, why)
+        if setup is not None and (why := difference(setup.parts, self.setups.reference)):
+            raise self._setup_refused(name, why)
         incarnation = request.envelope.incarnation
         self._admission.replace_process(name, incarnation)
         restarted = self._conductor.loses_report(name, incarnation=incarnation)
@@ -275,8 +243,8 @@ class Members:
             now=now,
         )
         if replaced:
-            self._reachability.replaced(member, note=self._context.history.note)
-        self._reachability.forget(member.worker)
+            self._attempts.reachability.replaced(member)
+        self._attempts.reachability.forget(member.worker)
         self._attempts.work.restarted(member.worker)
         self._drained_at.pop(member.worker, None)
         self._dismissed.discard(member.worker)
@@ -284,7 +252,8 @@ class Members:
         self._attempts.work.keys.setdefault(name, new_key())
         self._planning.note_samples(member.worker, request.samples)
         self._context.warnings.end(SETUP, members=[name])
-        self.setups.forget(name, member.worker)
+        self.setups.forget(member.worker)
+        self.setups.refused.discard(name)
         if setup is not None:
             self._note_setup(member, setup)
         self._context.history.note(events.Joined(member.worker, name))
@@ -298,28 +267,26 @@ class Members:
             self._context.waiting.wake_without_model()
         return member
 
-    def _check_release(self, release: str) -> None:
-        if not works_with(release):
-            raise Refused(
-                "version",
-                f"the worker has fedhp {release}, the coordinator {__version__}; a release works "
-                "with itself, the one before and the one after: update the older one",
-            )
-
     def poll(self, member: Member, request: wire.NextRequest, *, now: float) -> None:
         """A member asks for an order, and says what it has and has measured. A member that only
         asks again wakes nobody."""
-        models, step_time, seen = member.models, member.step_time, member.seen
-        work, notify = self._attempts.work, self._context.round_loop.notify
-        member.poll(
-            models=tuple(map(Attempt.from_wire, request.stands)),
-            step_time=work.believable_step_time(member, request.step_time, now=now),
-            now=now,
+        notify, models = (
+            self._context.round_loop.notify,
+            tuple(map(Attempt.from_wire, request.stands)),
         )
+        # What it says of its steps counts before its first report, and after a report that was not
+        # counted; then it cannot have been slower than the time since its order. 0: not measured.
+        step_time, given = request.step_time, self._attempts.work.given.get(member.worker)
+        if math.isfinite(member.step_time):
+            slowest = (now - given[0]) / max(given[1], 1) if member.misses and given else 0.0
+            step_time = min(step_time, slowest)
         held_before = models == member.models
-        quiet = now - seen > self._context.experiment.cluster.suspect_after
-        if not held_before or step_time != member.step_time or quiet:
+        quiet = now - member.seen > self._context.experiment.cluster.suspect_after
+        if not held_before or quiet or (step_time > 0 and step_time != member.step_time):
             notify()
+        member.models, member.seen = models, now
+        if step_time > 0:
+            member.step_time = step_time
         waiting, sizes = self._context.waiting, self._planning.model_sizes
         if waiting.without_model and not held_before and self._conductor.holds(member):
             waiting.wake_without_model()
@@ -329,14 +296,10 @@ class Members:
         self._planning.note_samples(member.worker, request.samples)
         if request.HasField("setup"):
             self._note_setup(member, Setup.from_wire(request.setup))
-        if request.surveyed and self._survey.add(member, request.surveyed):
-            self._reachability.tried(
-                member,
-                request.surveyed,
-                members=self._conductor.members,
-                round_index=self._context.round_index + 1,
-                now=now,
-            )
+        if request.surveyed and (survey := self._planning.survey) is not None:
+            survey.add(member.worker, request.surveyed)
+            coming = self._context.round_index + 1
+            self._attempts.reachability.tried(member, request.surveyed, coming, now=now)
             notify()
 
     # --- what they have --------------------------------------------------------------------
@@ -347,23 +310,25 @@ class Members:
         self._context.history.note(events.SetupNoted(member.worker, setup.private))
         if setup.private:
             LOG.info("%s trains on its own samples (--data)", member.name)
-        self._context.record.note_private(sorted(self.setups.private))
+        self._context.record.note(private=sorted(self.setups.private))
         self._context.round_loop.notify()
 
     def check_setup(self, member: Member) -> None:
         """Refuse a member whose data, modules or model are not those of the run."""
         record = self._context.record
         if why := self.setups.differing.get(member.worker):
-            refusal = self._setup_refused(member.name, member.worker, why)
+            self.setups.forget(member.worker)
+            self.setups.private.discard(member.worker)
+            refusal = self._setup_refused(member.name, why)
             self._planning.forget(member.worker)
-            record.note_private(sorted(self.setups.private))
+            record.note(private=sorted(self.setups.private))
             self.leave(member, "its setup is not that of the run")
             raise refusal
         if self.setups.scaling is None and (scaling := self.setups.find_scaling()):
-            record.note_scaling(*scaling)
+            record.note(scaling=dict(zip(("mean", "deviation"), map(list, scaling), strict=True)))
 
-    def _setup_refused(self, name: str, worker: int | None, why: str) -> Refused:
-        self.setups.refuse(name, worker, why)
+    def _setup_refused(self, name: str, why: str) -> Refused:
+        self.setups.refused.add(name)
         text = f"{name} is refused: {why}"
         self._context.warnings.set(SETUP, members=[name], value=1.0, text=text)
         return Refused("setup", why)
@@ -373,13 +338,6 @@ class Members:
         self.setups.take_own(parts)
         self._context.round_loop.notify()
         self._context.waiting.wake_all()
-
-    def settle_setup(self, ready: Sequence[int]) -> bool:
-        """Whether something is known now that the workers must have in common."""
-        settled = self.setups.settle(ready)
-        if settled:
-            self._context.waiting.wake_all()
-        return settled
 
     # --- leaving ---------------------------------------------------------------------------
 
@@ -391,8 +349,8 @@ class Members:
         self._context.round_loop.notify()
 
     def _gone_away(self, member: Member) -> None:
-        member.leave()
-        self._reachability.forget(member.worker)
+        member.left = True
+        self._attempts.reachability.forget(member.worker)
 
     def dismiss(self, member: Member) -> None:
         """A member gets the order that it has finished. At the end of the run it stays a member
@@ -436,16 +394,6 @@ class Members:
     def supervise(self, now: float) -> None:
         """What has to happen soon although nobody calls: the allow-list may have changed, and
         members that leave are waited for no longer than a few seconds. Logs who is silent."""
-        if self._drained_at:
-            self._release_drained(now)
-        if self._admission.forgiven_at:
-            self._admission.forgive(now)
-        if now - self._looked_at > ALLOW_LIST_SECONDS:
-            self._looked_at = now
-            self._reachability.watch(self._conductor, now, note=self._context.history.note)
-            self._admission.follow_allow_list()
-
-    def _release_drained(self, now: float) -> None:
         for worker, since in list(self._drained_at.items()):
             if now - since > STOP_SECONDS:
                 del self._drained_at[worker]
@@ -453,6 +401,15 @@ class Members:
                 if self._conductor.release(self._conductor.members[worker]):
                     self._context.history.note(events.Released(worker))
                     self._context.round_loop.notify()
+        for worker, when in list(self._admission.forgiven_at.items()):
+            if now >= when:
+                del self._admission.forgiven_at[worker]
+                self._attempts.reachability.forget(worker)
+                self._attempts.groups.blame.forgive(worker)
+        if now - self._looked_at > ALLOW_LIST_SECONDS:
+            self._looked_at = now
+            self._attempts.reachability.watch(now)
+            self._admission.follow_allow_list()
 
     def ready(self, now: float, *, without: Sequence[int]) -> list[int]:
         """Workers that can take part in the next attempt, without some."""
@@ -498,10 +455,13 @@ class Members:
 
     def gone(self, now: float) -> list[int]:
         """Workers that nobody should wait for, as of a moment ago: every heartbeat asks."""
+        conductor, running = self._conductor, self._conductor.running
         if now - self._gone[0] > GONE_SECONDS:
-            self._gone = now, self._conductor.gone(now)
+            gone = [
+                worker
+                for worker, member in conductor.members.items()
+                if not conductor.is_alive(member, now)
+                or (member.draining and running and worker not in running.participants)
+            ]
+            self._gone = now, gone
         return self._gone[1]
-
-    def named(self) -> tuple[tuple[int, str], ...]:
-        """Index and name of all members, for the ledger."""
-        return tuple((member.worker, member.name) for member in self._conductor.members.values())

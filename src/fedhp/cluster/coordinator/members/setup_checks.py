@@ -39,7 +39,7 @@ class SetupChecks:
         self.unsettled = False  # somebody said something since the last settle()
         self.awaits_own = awaits_own  # what this machine has is not known yet
         self.private = set(private)  # workers that train on samples of their own
-        self.refused: dict[str, str] = {}  # why, by name
+        self.refused = set[str]()  # names of those that do not take part
         # Mean and deviation by channel, as those say that may take part; once it is known.
         self.scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
@@ -48,24 +48,12 @@ class SetupChecks:
         self._said[worker] = setup
         self._compare(worker)
         self.unsettled = True
-        if setup.private:
-            self.private.add(worker)
-        else:
-            self.private.discard(worker)
+        (self.private.add if setup.private else self.private.discard)(worker)
 
-    def forget(self, name: str, worker: int) -> None:
-        """Another process of this worker has joined; it has not said anything yet."""
+    def forget(self, worker: int) -> None:
+        """What this worker said does not count: it is refused, or another process of it joined."""
         self._said.pop(worker, None)
         self.differing.pop(worker, None)
-        self.refused.pop(name, None)
-
-    def refuse(self, name: str, worker: int | None, why: str) -> None:
-        """A worker does not take part; what it said does not count."""
-        self.refused[name] = why
-        if worker is not None:
-            self._said.pop(worker, None)
-            self.differing.pop(worker, None)
-            self.private.discard(worker)
 
     def take_own(self, parts: Sequence[SetupPart]) -> None:
         """What this machine has; nothing: the workers are compared with each other."""
@@ -99,7 +87,7 @@ class SetupChecks:
     def is_agreed(self, worker: int) -> bool:
         """Whether a worker may take part, as far as is known. One of an earlier release says
         nothing."""
-        return worker not in self._said or not (self.awaits_own or self.refusal(worker))
+        return worker not in self._said or not (self.awaits_own or worker in self.differing)
 
     def find_scaling(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """What all samples are scaled by, as soon as somebody that may take part has said it."""
@@ -115,18 +103,10 @@ class SetupChecks:
                 break
         return self.scaling
 
-    def refusal(self, worker: int) -> str:
-        """Why a worker is refused; empty: it is not, or not yet."""
-        return self.differing.get(worker, "")
-
     def _compare(self, worker: int) -> None:
         self.differing.pop(worker, None)
-        if why := self.difference(self._said[worker]):
+        if why := difference(self._said[worker].parts, self.reference):
             self.differing[worker] = why
-
-    def difference(self, setup: Setup) -> str:
-        """How a setup differs from the reference, with the fix."""
-        return difference(setup.parts, self.reference)
 
 
 async def parts_of_this_machine(experiment: Experiment, folders: Sequence[str]) -> list[SetupPart]:

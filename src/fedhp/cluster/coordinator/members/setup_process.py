@@ -20,7 +20,6 @@ from fedhp.trust import load_trust
 
 
 def main() -> None:
-    """Answer one request."""
     answer = os.dup(1)
     os.dup2(2, 1)
     request = json.loads(sys.stdin.read())

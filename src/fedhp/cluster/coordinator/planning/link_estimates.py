@@ -49,7 +49,6 @@ class LinkEstimates:
         self._measured: dict[int, int] = {}
 
     def known(self) -> bool:
-        """Whether any link was ever timed."""
         return bool(self._measured)
 
     def bandwidth(self, a: int, b: int) -> float:

@@ -1,6 +1,4 @@
-"""The planner, what it has to know of the workers before there can be a plan, and the survey:
-before the first plan, the workers time some links.
-"""
+"""The planner, and what it has to know of the workers before there can be a plan."""
 
 from __future__ import annotations
 
@@ -8,13 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedhp.algorithms import load_algorithm
-from fedhp.algorithms.base import is_synchronous, traits_of
-from fedhp.cluster import events
-from fedhp.cluster.coordinator.committed_state import CommittedState
+from fedhp.algorithms.base import is_synchronous
 from fedhp.cluster.coordinator.conductor import Member
 from fedhp.cluster.coordinator.context import LeaderContext
-from fedhp.cluster.coordinator.planning.link_estimates import SURVEY_SECONDS, LinkSurvey
+from fedhp.cluster.coordinator.planning.link_estimates import LinkSurvey
 from fedhp.cluster.coordinator.planning.round_planner import (
     NetworkPlanner,
     RoundPlanner,
@@ -22,7 +17,6 @@ from fedhp.cluster.coordinator.planning.round_planner import (
 )
 from fedhp.cluster.coordinator.planning.turn_planner import TurnPlanner
 from fedhp.cluster.protocol import limits
-from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.config import Experiment
 from fedhp.rounds.context import epoch_steps_of, planning_context
 from fedhp.types import FloatArray, IntArray
@@ -36,11 +30,12 @@ class Planning:
     rounds: RoundPlanner  # the planner, of a synchronous algorithm
     turns: TurnPlanner  # the planner, of an asynchronous algorithm
 
-    def __init__(self, context: LeaderContext, committed: CommittedState) -> None:
-        self._context = context
+    def __init__(self, context: LeaderContext) -> None:
+        self._context, committed = context, context.taken_over
         self.model_bytes = 0
         self.largest_transfer = limits.MODEL_BYTES  # that one link can have carried in one report
         self.planner: NetworkPlanner | None = None  # until a worker says how large a model is
+        self.survey: LinkSurvey | None = None  # while it runs
         if committed.model_bytes:
             self._plan_with(committed.model_bytes, packed=committed.planner)
         self.model_sizes: dict[int, int] = {}  # bytes, as each worker says
@@ -76,7 +71,7 @@ class Planning:
         )
         if size:
             self._plan_with(size)
-            self._context.record.note_model(size)
+            self._context.record.note(model_bytes=size, parameters=size // 4)
 
     def has_usual_model(self, member: Member) -> bool:
         """Whether the model of a member has the size of the others', as far as is known."""
@@ -99,18 +94,6 @@ class Planning:
         return times
 
 
-def averages_in_groups(experiment: Experiment) -> bool:
-    """Whether the algorithm averages groups of workers."""
-    part = experiment.algorithm
-    return traits_of(load_algorithm(part.name, part.settings)).group_average
-
-
-def is_asynchronous(experiment: Experiment) -> bool:
-    """Whether the algorithm has turns instead of rounds."""
-    part = experiment.algorithm
-    return not is_synchronous(load_algorithm(part.name, part.settings))
-
-
 def create_planner(
     experiment: Experiment, *, model_bytes: int, packed: bytes = b""
 ) -> NetworkPlanner:
@@ -125,46 +108,3 @@ def create_planner(
     if packed:
         planner.unpack(packed)
     return planner
-
-
-class Survey:
-    """The survey of a run: once under each coordinator, if no link was timed yet."""
-
-    def __init__(self, context: LeaderContext, planning: Planning) -> None:
-        self._context, self._planning = context, planning
-        self.links: LinkSurvey | None = None  # while it runs
-        self.has_begun, self._began = False, 0.0
-
-    def is_due(self, participants: Sequence[int]) -> bool:
-        """Whether links have to be timed before the next plan."""
-        if self.has_begun or len(participants) < 2:
-            return False
-        probes = self._context.experiment.cluster.probe_bytes > 0
-        return probes and not self._planning.rounds.links.known()
-
-    def begin(self, participants: Sequence[int], now: float) -> None:
-        """Have links timed by these workers."""
-        stage = self._planning.rounds.stage
-        self.has_begun, self._began = True, now
-        self.links = LinkSurvey(participants, stage.federation.base_topology.links)
-        self._context.waiting.wake(participants)
-
-    def add(self, member: Member, links: Sequence[wire.LinkReport]) -> bool:
-        """What a member timed; whether a survey runs."""
-        if self.links is None:
-            return False
-        self.links.add(member.worker, links)
-        return True
-
-    def is_over(self, now: float) -> bool:
-        """Whether nobody waits for the rest of it."""
-        assert self.links is not None
-        alive = [member.worker for member in self._context.conductor.alive(now)]
-        return self.links.is_over(alive) or now - self._began > SURVEY_SECONDS
-
-    def end(self, now: float) -> None:
-        """The first plan is made with what was timed until now."""
-        assert self.links is not None
-        timed, self.links = self.links.timed, None
-        self._planning.rounds.learn_links(timed)
-        self._context.history.note(events.Surveyed(sorted(timed), now - self._began))

@@ -6,7 +6,6 @@ The algorithm is the same code as in simulation; times are those that the worker
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,8 +64,10 @@ MOST_OVERHEAD = 2.0
 OVERHEAD_SMOOTHING = 0.3
 
 
-class NetworkPlanner(ABC):
+class NetworkPlanner:
     """Drives an algorithm; all it knows can be handed to another coordinator as bytes."""
+
+    own: str  # the array that only planners of this kind have, [N]
 
     def __init__(self, stage: PlanningContext, planner: Planner) -> None:
         self.stage = stage
@@ -79,13 +80,46 @@ class NetworkPlanner(ABC):
         self.clock = 0.0
         self.links = LinkEstimates(self.workers)
 
-    @abstractmethod
     def pack(self) -> bytes:
-        """Everything that the next coordinator needs."""
+        """Everything that the next coordinator needs; not the turns under way: their workers will
+        ask again."""
+        arrays, scalars = pack("state", self._condensed())
+        if self.planner.last_reports is not None:
+            report_arrays, report_scalars = pack("reports", self.planner.last_reports)
+            arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
+        arrays.update(self.links.pack())
+        arrays[self.own] = getattr(self, self.own)
+        scalars["clock"] = self.clock
+        return to_bytes(arrays, scalars)
 
-    @abstractmethod
     def unpack(self, content: bytes) -> None:
         """Continue from what another planner packed."""
+        arrays, scalars = from_bytes(content)
+        self._expand(arrays, scalars)
+        if "reports.round_index" in scalars:
+            self.planner.last_reports = unpack("reports", Reports, arrays, scalars)
+        self.links = LinkEstimates.unpack(arrays)
+        setattr(self, self.own, arrays[self.own])
+        self.clock = float(scalars["clock"])
+
+    def pack_state(self) -> bytes:
+        """What the algorithm keeps between rounds."""
+        return to_bytes(*pack("state", self._condensed()))
+
+    def go_back(self, content: bytes) -> None:
+        """Plan on from what pack_state() gave; what was measured stays."""
+        self._expand(*from_bytes(content))
+
+    def _condensed(self) -> Any:
+        algorithm = self.algorithm
+        state = self.planner.state
+        return algorithm.condense(state) if isinstance(algorithm, Condensable) else state
+
+    def _expand(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
+        state = unpack("state", type(self.planner.state), arrays, scalars)
+        if isinstance(self.algorithm, Condensable):
+            state = self.algorithm.expand(state)
+        self.planner.state = state
 
 
 def evaluation_of(
@@ -179,6 +213,8 @@ class NetworkRound:
 class RoundPlanner(NetworkPlanner):
     """Everything that a synchronous algorithm needs from one round to the next."""
 
+    own = "step_time"
+
     def __init__(self, stage: PlanningContext) -> None:
         assert is_synchronous(stage.algorithm)
         super().__init__(stage, Planner(stage, believe=_believable, on_network=True))
@@ -256,13 +292,6 @@ class RoundPlanner(NetworkPlanner):
             transfer_time=transfer_time,
         )
 
-    def _learn_overhead(self, measured: float, predicted: float) -> None:
-        """Frames, acknowledgements and waiting for each other: what a tree needs in addition to
-        its bytes. A new leader learns it again."""
-        if predicted > 0 and np.isfinite(measured):
-            ratio = np.clip(self._overhead * measured / predicted, 1.0, MOST_OVERHEAD)
-            self._overhead += OVERHEAD_SMOOTHING * (float(ratio) - self._overhead)
-
     def finish(self, planned: NetworkRound, reports: WireReports, *, seconds: float) -> RoundRecord:
         """The record of a round from the reports that count; the next plan builds on it."""
         took_part = np.isin(np.arange(self.workers), list(reports))
@@ -283,7 +312,12 @@ class RoundPlanner(NetworkPlanner):
             if exchange.required:
                 # All have it at nearly the same time, and one of them may not tell the truth.
                 transfer_time = float(np.nanmedian(waited[list(exchange.required)]))
-                self._learn_overhead(transfer_time, planned.transfer_time)
+                # Frames, acknowledgements and waiting for each other: what a tree needs in
+                # addition to its bytes. A new leader learns it again.
+                if planned.transfer_time > 0 and np.isfinite(transfer_time):
+                    ratio = self._overhead * transfer_time / planned.transfer_time
+                    ratio = float(np.clip(ratio, 1.0, MOST_OVERHEAD))
+                    self._overhead += OVERHEAD_SMOOTHING * (ratio - self._overhead)
         else:
             np.fmax.at(communication, links[:, 0], times)
             if not exchange.directed:
@@ -367,48 +401,6 @@ class RoundPlanner(NetworkPlanner):
                 round_index=round_index,
             )
 
-    def pack(self) -> bytes:
-        """Everything that the next coordinator needs."""
-        arrays, scalars = pack("state", self._condensed())
-        if self.planner.last_reports is not None:
-            report_arrays, report_scalars = pack("reports", self.planner.last_reports)
-            arrays, scalars = {**arrays, **report_arrays}, {**scalars, **report_scalars}
-        arrays.update(self.links.pack())
-        arrays["step_time"] = self.step_time
-        scalars["clock"] = self.clock
-        return to_bytes(arrays, scalars)
-
-    def unpack(self, content: bytes) -> None:
-        """Continue from what another planner packed."""
-        arrays, scalars = from_bytes(content)
-        self._expand(arrays, scalars)
-        if "reports.round_index" in scalars:
-            self.planner.last_reports = unpack("reports", Reports, arrays, scalars)
-        self.links = LinkEstimates.unpack(arrays)
-        self.step_time = arrays["step_time"]
-        self.clock = float(scalars["clock"])
-
-    def pack_state(self) -> bytes:
-        """What the algorithm keeps between rounds."""
-        return to_bytes(*pack("state", self._condensed()))
-
-    def go_back(self, content: bytes) -> None:
-        """Plan on from what pack_state() gave; what was measured stays."""
-        self._expand(*from_bytes(content))
-
-    # --- inside ----------------------------------------------------------------------------
-
-    def _condensed(self) -> Any:
-        algorithm = self.algorithm
-        state = self.planner.state
-        return algorithm.condense(state) if isinstance(algorithm, Condensable) else state
-
-    def _expand(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
-        state = unpack("state", type(self.planner.state), arrays, scalars)
-        if isinstance(self.algorithm, Condensable):
-            state = self.algorithm.expand(state)
-        self.planner.state = state
-
 
 def _measures(reports: WireReports, workers: int) -> dict[str, FloatArray]:
     """The added columns of the record that somebody has reported, [N] each."""
@@ -446,17 +438,13 @@ def _measured_links(
             pair = (worker, link.worker)
             if not directed:
                 pair = (min(pair), max(pair))
-            seconds, size, distance = by_pair.get(pair, (0.0, 0, np.nan))
+            time, size, distance = by_pair.get(pair, (0.0, 0, np.nan))
             distance = distance if np.isfinite(distance) else link.distance
-            by_pair[pair] = max(seconds, link.seconds), size + link.bytes, distance
+            by_pair[pair] = max(time, link.seconds), size + link.bytes, distance
     pairs = np.array(sorted(by_pair), dtype=np.int64).reshape(-1, 2)
-    rows = [by_pair[pair] for pair in sorted(by_pair)]
-    return (
-        pairs,
-        np.array([seconds for seconds, _, _ in rows], dtype=np.float64),
-        np.array([size for _, size, _ in rows], dtype=np.int64),
-        np.array([distance for _, _, distance in rows], dtype=np.float64),
-    )
+    rows = np.array([by_pair[pair] for pair in sorted(by_pair)], dtype=np.float64).reshape(-1, 3)
+    seconds, sizes, distances = rows.T.copy()
+    return pairs, seconds, sizes.astype(np.int64), distances
 
 
 def _believable(reports: Reports) -> Reports:

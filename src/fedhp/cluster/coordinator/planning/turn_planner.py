@@ -14,16 +14,10 @@ from statistics import median_high
 import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous
-from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS, LinkEstimates
-from fedhp.cluster.coordinator.planning.round_planner import (
-    NetworkPlanner,
-    evaluation_of,
-    from_bytes,
-    to_bytes,
-)
+from fedhp.cluster.coordinator.planning.link_estimates import SLOWEST_GUESS
+from fedhp.cluster.coordinator.planning.round_planner import NetworkPlanner, evaluation_of
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.exchange.mailbox import RULE
-from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
 from fedhp.timing import Network, mean_bandwidth
@@ -55,6 +49,8 @@ def usual_turns(turns: Mapping[int, int], alive: Collection[int]) -> int:
 
 class TurnPlanner(NetworkPlanner):
     """Everything that an asynchronous algorithm needs from one turn to the next."""
+
+    own = "turn"
 
     def __init__(self, stage: PlanningContext) -> None:
         assert is_asynchronous(stage.algorithm)
@@ -91,7 +87,6 @@ class TurnPlanner(NetworkPlanner):
         return TurnOrder(worker, number, round_index, action, rate)
 
     def end_turn(self, turn: TurnOrder, report: wire.RoundReport) -> None:
-        """A turn was reported."""
         self.ended.append((turn, report))
         for link in report.links:
             if not link.lost and link.bytes > 0:
@@ -162,22 +157,6 @@ class TurnPlanner(NetworkPlanner):
         return self.planner.finish_turns(
             measured, RULE, round_index=round_index, clock=self.clock, rate=rate
         )
-
-    def pack(self) -> bytes:
-        """Everything but the turns under way: their workers will ask again."""
-        arrays, scalars = pack("state", self.planner.state)
-        arrays["turn"] = self.turn
-        arrays.update(self.links.pack())
-        scalars["clock"] = self.clock
-        return to_bytes(arrays, scalars)
-
-    def unpack(self, content: bytes) -> None:
-        """Continue from what another planner packed."""
-        arrays, scalars = from_bytes(content)
-        self.planner.state = unpack("state", type(self.planner.state), arrays, scalars)
-        self.turn = arrays["turn"]
-        self.links = LinkEstimates.unpack(arrays)
-        self.clock = float(scalars["clock"])
 
     def _network_at(self, round_index: int) -> Network:
         """What was known at the first turn of a round: turns are many, and each is quick."""

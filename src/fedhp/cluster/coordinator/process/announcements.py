@@ -71,26 +71,20 @@ class AnnouncingLedger:
         return epoch
 
     async def _wait_for_lead(self, name: str, address: str) -> int:
-        waiting = [
-            asyncio.ensure_future(self._log_waiting()),
-            asyncio.ensure_future(self._answer_waiting(name, address)),
-        ]
+        waiting = asyncio.ensure_future(self._while_waiting(name, address))
         try:
             return await self._ledger.lead(name=name, address=address)
         finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)  # then the port is free
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)  # then the port is free
 
-    async def _log_waiting(self) -> None:
-        await asyncio.sleep(QUIET_SECONDS)
-        LOG.info("waiting for the lead: another process coordinates this run")
-
-    async def _answer_waiting(self, name: str, address: str) -> None:
+    async def _while_waiting(self, name: str, address: str) -> None:
         await asyncio.sleep(STANDBY_SECONDS)
         async with self._stand_by(address):
             with contextlib.suppress(FedhpError):  # a full disk: others can still ask
                 self._announce(STANDBY_ANNOUNCEMENT, name, address, 0)
+            await asyncio.sleep(QUIET_SECONDS - STANDBY_SECONDS)
+            LOG.info("waiting for the lead: another process coordinates this run")
             await asyncio.Event().wait()  # until it is cancelled
 
     def _announce(self, file: str, name: str, address: str, epoch: int) -> None:

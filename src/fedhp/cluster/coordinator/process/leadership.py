@@ -219,6 +219,7 @@ async def _lead_once(
     )
     try:
         experiment = settings.experiment
+        origins = UNKNOWN if experiment is None else experiment.origins
         if experiment is None:
             committed = await ledger.lead_first(
                 name=settings.name, address=settings.advertise or str(listen)
@@ -239,7 +240,7 @@ async def _lead_once(
                 moved=settings.moved,
                 expiry=expiry,
                 on_round=on_round,
-                folders=_import_folders(settings) if settings.compares else None,
+                folders=origins.folders if settings.compares else None,
             ),
             ledger,
         )
@@ -262,24 +263,14 @@ async def _lead_once(
         await ledger.close()
 
 
-def _import_folders(settings: CoordinatorProcessSettings) -> tuple[str, ...]:
-    """Where the experiment's own parts are looked for."""
-    return UNKNOWN.folders if settings.experiment is None else settings.experiment.origins.folders
-
-
 def _ledger(settings: CoordinatorProcessSettings, identity: RenewableIdentity) -> Ledger:
     """Whatever stores the state, only what a coordinator signed is continued."""
-    ledger: Ledger
-    if settings.ha is not None:
-        ledger = EtcdLedger(
-            settings.ha,
-            FEDERATION,
-            lease_seconds=settings.lease,
-            insecure=settings.insecure_etcd,
-        )
-        return SignedLedger(ledger, identity, where=settings.ha)
-    folder = settings.folder / LEDGER
-    return SignedLedger(LocalLedger(folder), identity, where=str(folder))
+    if settings.ha is None:
+        folder = settings.folder / LEDGER
+        return SignedLedger(LocalLedger(folder), identity, where=str(folder))
+    insecure, seconds = settings.insecure_etcd, settings.lease
+    ledger = EtcdLedger(settings.ha, FEDERATION, lease_seconds=seconds, insecure=insecure)
+    return SignedLedger(ledger, identity, where=settings.ha)
 
 
 def _stand_by(

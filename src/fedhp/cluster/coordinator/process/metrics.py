@@ -5,12 +5,13 @@ Rounds are counted as they end; everything else is looked up at each request.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,7 +19,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from fedhp.cluster.coordinator.conductor import MemberStatus
 from fedhp.cluster.coordinator.context import Phase
 from fedhp.cluster.coordinator.coordinator import Coordinator
-from fedhp.cluster.coordinator.service import CoordinatorHandlers
 from fedhp.cluster.metrics_server import BUCKETS, Health, expiry_metric
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -57,7 +57,9 @@ def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
     state = None if coordinator is None else coordinator.state
     if state is None:
         return Snapshot()
-    status = CoordinatorHandlers(state).status()
+    status, disk_free = state.status(), math.nan
+    with contextlib.suppress(OSError):
+        disk_free = float(shutil.disk_usage(state.context.record.folder).free)
     refused: Counter[str] = Counter()
     for (_, reason), count in state.guard.counts().items():
         refused[reason] += count
@@ -84,15 +86,8 @@ def snapshot_of(coordinator: Coordinator | None) -> Snapshot:
             for warning in status.warnings
             for name in warning.members or [""]
         },
-        disk_free=_free_bytes(state.context.record.folder),
+        disk_free=disk_free,
     )
-
-
-def _free_bytes(folder: Path) -> float:
-    try:
-        return float(shutil.disk_usage(folder).free)
-    except OSError:
-        return math.nan
 
 
 def broken_by_name(status: wire.StatusReply) -> dict[tuple[str, str, str], int]:
@@ -130,20 +125,17 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self._waiting = self._gauge(
-            "waiting_seconds", "Waiting time in the last round.", ("worker",)
-        )
-        self._mean_waiting = self._gauge(
-            "mean_waiting_seconds", "Mean waiting time in the last round."
-        )
-        self._steps = self._gauge("local_steps", "Local steps in the last round.", ("worker",))
-        self._step_seconds = self._gauge(
-            "step_seconds", "Mean time of one local step.", ("worker",)
-        )
-        self._accuracy = self._gauge("accuracy", "Accuracy at the last test.", ("worker",))
-        self._mean_accuracy = self._gauge(
-            "mean_accuracy", "Mean accuracy of the workers at the last test."
-        )
+        self._gauges = {
+            name: prometheus.Gauge(f"fedhp_{name}", text, labels, registry=self.registry)
+            for name, text, labels in (
+                ("waiting_seconds", "Waiting time in the last round.", ["worker"]),
+                ("mean_waiting_seconds", "Mean waiting time in the last round.", []),
+                ("local_steps", "Local steps in the last round.", ["worker"]),
+                ("step_seconds", "Mean time of one local step.", ["worker"]),
+                ("accuracy", "Accuracy at the last test.", ["worker"]),
+                ("mean_accuracy", "Mean accuracy of the workers at the last test.", []),
+            )
+        }
         self._bytes = prometheus.Counter(
             "fedhp_link_bytes",
             "Bytes of models sent over a link.",
@@ -158,19 +150,26 @@ class Metrics:
         return health(snapshot)
 
     def round_ended(self, record: RoundRecord) -> None:
-        """Count a committed round."""
         timing = record.timing
         self._round_seconds.observe(timing.round_time)
-        self._mean_waiting.set(timing.mean_waiting_time)
-        _set_each(self._waiting, timing.waiting_time.tolist())
-        _set_each(self._steps, record.local_steps.tolist())
-        _set_each(self._step_seconds, record.step_time.tolist())
+        self._gauges["mean_waiting_seconds"].set(timing.mean_waiting_time)
+        columns = {
+            "waiting_seconds": timing.waiting_time,
+            "local_steps": record.local_steps,
+            "step_seconds": record.step_time,
+        }
         if record.evaluation is not None:
-            _set_each(self._accuracy, record.evaluation.accuracy.tolist())
-            self._mean_accuracy.set(record.evaluation.mean_accuracy)
-        pairs = zip(record.links.tolist(), record.link_bytes.tolist(), strict=True)
-        for (a, b), size in pairs:
-            self._bytes.labels(*self._link(str(a), str(b))).inc(size)
+            columns["accuracy"] = record.evaluation.accuracy
+            self._gauges["mean_accuracy"].set(record.evaluation.mean_accuracy)
+        for name, values in columns.items():
+            for worker, value in enumerate(values.tolist()):
+                if math.isfinite(value):
+                    self._gauges[name].labels(str(worker)).set(value)
+        for (a, b), size in zip(record.links.tolist(), record.link_bytes.tolist(), strict=True):
+            link = str(a), str(b)
+            if len(self._links) < MOST_LINKS:
+                self._links.add(link)
+            self._bytes.labels(*(link if link in self._links else ("other", "other"))).inc(size)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of the latest snapshot, for the registry."""
@@ -186,59 +185,25 @@ class Metrics:
             ("disk_free_bytes", "Free space on the disk of the run folder.", now.disk_free),
         ):
             yield GaugeMetricFamily(f"fedhp_{name}", text, value=float(value))
-        members = GaugeMetricFamily("fedhp_members", "Workers by status.", labels=("status",))
-        for status in MemberStatus:
-            members.add_metric((str(status),), now.members.get(status, 0))
-        members.add_metric(("draining",), now.members.get("draining", 0))
-        yield members
-        refused = CounterMetricFamily(
-            "fedhp_refused_messages", "Refused messages by reason.", labels=("reason",)
-        )
-        for reason, count in sorted(now.refused.items()):
-            refused.add_metric((reason,), count)
-        yield refused
+        statuses = {status: now.members.get(status, 0) for status in (*MemberStatus, "draining")}
+        failures = "Failures in a row of a worker to get the model of a peer."
+        labelled: list[tuple[str, str, str, Mapping[Any, float]]] = [
+            ("members", "Workers by status.", "status", statuses),
+            ("refused_messages", "Refused messages by reason.", "reason", now.refused),
+            ("member_silent_seconds", "Time since the last call.", "name", now.silent),
+            ("member_up", "1 while it takes part or is about to.", "name", now.up),
+            ("broken_link_failures", failures, "worker peer why", now.broken),
+            (
+                "warning",
+                "Something unusual that lasts, as in the status.",
+                "key member",
+                now.warnings,
+            ),
+        ]
+        for name, text, labels, samples in labelled:
+            kind = CounterMetricFamily if name == "refused_messages" else GaugeMetricFamily
+            family = kind(f"fedhp_{name}", text, labels=labels.split())
+            for subject, sample in sorted(samples.items()):
+                family.add_metric([subject] if isinstance(subject, str) else subject, float(sample))
+            yield family
         yield expiry_metric(now.certificates)
-        silent = GaugeMetricFamily(
-            "fedhp_member_silent_seconds", "Time since the last call.", labels=("name",)
-        )
-        for name, seconds in sorted(now.silent.items()):
-            silent.add_metric((name,), seconds)
-        yield silent
-        up = GaugeMetricFamily(
-            "fedhp_member_up", "1 while it takes part or is about to.", labels=("name",)
-        )
-        for name, is_up in sorted(now.up.items()):
-            up.add_metric((name,), float(is_up))
-        yield up
-        broken = GaugeMetricFamily(
-            "fedhp_broken_link_failures",
-            "Failures in a row of a worker to get the model of a peer.",
-            labels=("worker", "peer", "why"),
-        )
-        for labels, failures in sorted(now.broken.items()):
-            broken.add_metric(labels, failures)
-        yield broken
-        warnings = GaugeMetricFamily(
-            "fedhp_warning",
-            "Something unusual that lasts, as in the status.",
-            labels=("key", "member"),
-        )
-        for subject, value in sorted(now.warnings.items()):
-            warnings.add_metric(subject, value)
-        yield warnings
-
-    def _link(self, a: str, b: str) -> tuple[str, str]:
-        if (a, b) not in self._links:
-            if len(self._links) >= MOST_LINKS:
-                return "other", "other"
-            self._links.add((a, b))
-        return a, b
-
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> prometheus.Gauge:
-        return prometheus.Gauge(f"fedhp_{name}", text, labels, registry=self.registry)
-
-
-def _set_each(gauge: prometheus.Gauge, values: Iterable[float]) -> None:
-    for worker, value in enumerate(values):
-        if math.isfinite(value):
-            gauge.labels(str(worker)).set(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedhp.algorithms.base import Restartable, built_ins, rule_of, traits_of
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError, RunError
-from fedhp.rounds.context import PlanningContext, planning_context
+from fedhp.rounds.context import planning_context
 
 TRIAL_MODEL_BITS = 8e6  # to check the settings with; the workers report the true size
 
@@ -24,28 +24,28 @@ def check_network(experiment: Experiment) -> None:
         ("evaluation.per_class", experiment.evaluation.per_class, "for every class"),
     ):
         if value:
-            raise ConfigError(
-                f"is {value!r}, but a worker of a network does not report results {what}",
-                key=key,
-                allowed="this setting in simulations only",
-                fix=f"remove {key}, or simulate it with: fedhp run",
-            )
-    for key, length in (
-        ("horizon", experiment.horizon),
-        ("evaluation.seconds", experiment.evaluation.seconds),
+            problem = f"is {value!r}, but a worker of a network does not report results {what}"
+            raise _simulated_only(key, problem)
+    for key, length, instead in (
+        ("horizon", experiment.horizon, "rounds and until.clock (real seconds)"),
+        ("evaluation.seconds", experiment.evaluation.seconds, "evaluation.every (rounds)"),
     ):
         if length is not None:
-            raise ConfigError(
-                f"is {length:g} s of virtual time, but a network has no virtual time",
-                key=key,
-                allowed="this setting in simulations only",
-                fix="set rounds and until.clock (real seconds)"
-                if key == "horizon"
-                else "set evaluation.every (rounds)",
-            )
+            problem = f"is {length:g} s of virtual time, but a network has no virtual time"
+            raise _simulated_only(key, problem, fix=f"set {instead}")
     stage = planning_context(experiment, model_bits=TRIAL_MODEL_BITS)
+    traits, robust = traits_of(stage.algorithm), experiment.exchange.robust
     _check_groups(experiment, stage.algorithm)
-    _check_changing(experiment, stage)
+    changes = stage.federation.changing is not None and traits.uses_topology
+    if changes and robust in ("trimmed_mean", "median", "krum"):
+        raise ConfigError(
+            f"is {robust!r}, but topology.name = {experiment.topology.name!r} changes over rounds, "
+            "and a worker has too few peers in a round to outvote a poisoned one",
+            key="exchange.robust",
+            allowed="'none' or 'clip' with a topology that changes",
+            fix="set exchange.robust = 'clip', or choose a fixed topology",
+            others=("topology.name",),
+        )
     if experiment.cluster.emulate and experiment.world.device_trace is not None:
         raise ConfigError(
             "is set, but workers of a network that emulate step times do not read this file",
@@ -53,7 +53,6 @@ def check_network(experiment: Experiment) -> None:
             allowed="world.trace, which every worker gets with --trace FILE",
             fix="simulate it, and write world.trace with: fedhp export RUN --trace FILE",
         )
-    traits = traits_of(stage.algorithm)
     problem = traits.simulated
     if not problem and traits.mailbox != "meet":
         problem = (
@@ -74,34 +73,21 @@ def check_network(experiment: Experiment) -> None:
             fix="choose another algorithm, or simulate it with: fedhp run",
         )
     for name, problem in traits.simulated_settings.items():
-        raise ConfigError(
-            problem,
-            key=f"algorithm.{name}",
-            allowed="this setting in simulations only",
-            fix=f"remove algorithm.{name}, or simulate it with: fedhp run",
-        )
+        raise _simulated_only(f"algorithm.{name}", problem)
 
 
-def _check_changing(experiment: Experiment, stage: PlanningContext) -> None:
-    """Refuse robust mixing with the few peers that a changing topology has in a round."""
-    robust = experiment.exchange.robust
-    changes = stage.federation.changing is not None and traits_of(stage.algorithm).uses_topology
-    if changes and robust in ("trimmed_mean", "median", "krum"):
-        raise ConfigError(
-            f"is {robust!r}, but topology.name = {experiment.topology.name!r} changes over rounds, "
-            "and a worker has too few peers in a round to outvote a poisoned one",
-            key="exchange.robust",
-            allowed="'none' or 'clip' with a topology that changes",
-            fix="set exchange.robust = 'clip', or choose a fixed topology",
-            others=("topology.name",),
-        )
+def _simulated_only(key: str, problem: str, *, fix: str = "") -> ConfigError:
+    return ConfigError(
+        problem,
+        key=key,
+        allowed="this setting in simulations only",
+        fix=fix or f"remove {key}, or simulate it with: fedhp run",
+    )
 
 
 def _check_groups(experiment: Experiment, algorithm: object) -> None:
     """Refuse what group averages do not offer."""
-    if not traits_of(algorithm).group_average:
-        return
-    if not isinstance(algorithm, Restartable):
+    if traits_of(algorithm).group_average and not isinstance(algorithm, Restartable):
         raise ConfigError(
             f"{experiment.algorithm.name!r} averages groups of workers, but cannot continue when a "
             "machine has lost its models",

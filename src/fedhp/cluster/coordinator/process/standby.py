@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any
 
 import grpc
@@ -79,23 +80,17 @@ class StandbyService:
         self._looking = asyncio.Lock()
         self._known: tuple[float, Leader | None] = (float("-inf"), None)  # as of when
 
-    async def _try_another(self, _: Any, context: Any) -> None:
-        """A worker tries its next address."""
-        await self._refuse(context, grpc.StatusCode.UNAVAILABLE)
-
-    async def _ask_the_leader(self, _: Any, context: Any) -> None:
-        """Only the leader knows the members, and obeys an operator."""
-        await self._refuse(context, grpc.StatusCode.FAILED_PRECONDITION)
-
-    Join = Next = Report = Beat = Leave = _try_another
-    Status = Command = DialBack = _ask_the_leader
-
     async def refuse_method(self, refusal: Refused, context: Any) -> None:
         """A call of something that no coordinator offers."""
-        await self._refuse(context, grpc.StatusCode.UNIMPLEMENTED, refusal)
+        await self._refuse(None, context, code=grpc.StatusCode.UNIMPLEMENTED, why=refusal)
 
     async def _refuse(
-        self, context: Any, code: grpc.StatusCode, why: Refused | None = None
+        self,
+        _: Any,
+        context: Any,
+        *,
+        code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE,
+        why: Refused | None = None,
     ) -> None:
         """End the call: because it waits for the lead, or why it would be refused anyway."""
         caller = (await identify_caller(context)).name
@@ -116,6 +111,11 @@ class StandbyService:
                 more = f" ({left_out} more like it before)" if left_out else ""
                 LOG.info("refused %s: %s%s", caller, error, more)
         await context.abort(code, details)
+
+    # A worker tries its next address.
+    Join = Next = Report = Beat = Leave = _refuse
+    # Only the leader knows the members, and obeys an operator.
+    Status = Command = DialBack = partialmethod(_refuse, code=grpc.StatusCode.FAILED_PRECONDITION)
 
     async def _leader(self) -> Leader | None:
         async with self._looking:
