@@ -11,17 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
 from fedhp.engine.accounting import Stopwatch, check_clock, check_finite
-from fedhp.engine.executor import (
-    EventExecutor,
-    LocalTraining,
-    ModelTester,
-    ShardLost,
-)
+from fedhp.engine.executor import EventExecutor, LocalTraining, ShardLost
 from fedhp.engine.testing import StopCondition, with_results
 from fedhp.errors import RunError
 from fedhp.exchange.mailbox import (
@@ -50,6 +46,9 @@ from fedhp.types import (
     Timing,
     TurnPhase,
 )
+
+if TYPE_CHECKING:
+    from fedhp.engine.sharded import ShardedExecutor
 
 # What a worker does: PASSING is a transfer that is not to one partner, and WAITING has no end yet.
 COMPUTING, TRANSFERRING, AWAY, WAITING, PASSING = range(5)
@@ -124,7 +123,7 @@ class EventLoop:
         context: PlanningContext,
         executor: EventExecutor,
         *,
-        tester: ModelTester | None = None,
+        tester: ShardedExecutor | None = None,
     ) -> None:
         assert is_asynchronous(context.algorithm)
         self.context = context

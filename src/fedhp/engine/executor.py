@@ -87,18 +87,6 @@ class PendingParts(Generic[Part, Whole]):
         return self._combine([part.result() for part in self._parts])
 
 
-class ModelTester(Protocol):
-    """Tests models after a round."""
-
-    @property
-    def overlap(self) -> bool:
-        """Whether tests may run while the next round trains."""
-
-    def start_tests(self, *, last: bool) -> Pending[Evaluations]:
-        """Start testing every worker's model and their mean, perhaps as those of the last round;
-        models must not change meanwhile."""
-
-
 class RoundExecutor(Executor, Protocol):
     """Carries out the plans of a synchronous algorithm; exchanges make the next models."""
 

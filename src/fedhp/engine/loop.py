@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,13 +25,16 @@ from fedhp.engine.accounting import (
     group_round,
     together,
 )
-from fedhp.engine.executor import ModelTester, RoundExecutor
+from fedhp.engine.executor import RoundExecutor
 from fedhp.engine.testing import StopCondition, tested_rounds
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Observed, Planner
 from fedhp.types import Reports, RoundRecord
+
+if TYPE_CHECKING:
+    from fedhp.engine.sharded import ShardedExecutor
 
 
 class RoundLoop:
@@ -41,7 +45,7 @@ class RoundLoop:
         context: PlanningContext,
         executor: RoundExecutor,
         *,
-        tester: ModelTester | None = None,
+        tester: ShardedExecutor | None = None,
     ) -> None:
         assert is_synchronous(context.algorithm)
         self.context = context

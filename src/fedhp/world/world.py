@@ -12,7 +12,7 @@ from fedhp.seeds import Purpose, generator
 from fedhp.timing import Lines, Network, ServerLine
 from fedhp.types import BoolArray, FloatArray, IntArray
 from fedhp.world.availability import Availability, RecordedPresence, build_availability
-from fedhp.world.devices import Devices, build_devices, constant_devices
+from fedhp.world.devices import Devices, build_devices
 from fedhp.world.fedscale import read_clients
 from fedhp.world.network import BITS, Bandwidth, Jitter, build_lines
 from fedhp.world.trace import Trace, read_trace
@@ -194,8 +194,7 @@ def build_world(
     if config.device_trace or config.availability_trace:
         clients, times = read_clients(config, workers=workers, seed=seed, batch_size=batch_size)
         if clients is not None:
-            devices = constant_devices(clients.step_time, name="client")
-            constant = clients.bandwidth
+            devices, constant = clients
         if times is not None and recorded is not None:
             raise ConfigError(
                 f"is set, but {config.trace} says who is available as well",
