@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fedhp.exchange.base import Executor
 from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray
@@ -34,8 +34,7 @@ class Training:
     update_norm: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
+class Estimates(NamedTuple):
     """What workers measured of their objective, [n] each; NaN where a worker did not measure."""
 
     smoothness: FloatArray

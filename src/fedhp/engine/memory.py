@@ -33,10 +33,6 @@ class Memory:
     allowed: int
     mapped: bool
 
-    @property
-    def total(self) -> int:
-        return self.models + self.rest
-
 
 def plan_memory(
     experiment: Experiment,
@@ -64,6 +60,8 @@ def plan_memory(
     models = 4 * workers * (model_size * (matrices + 2 * extra_state) + state_size * rows)
     pairs = 8 * workers**2 * 3 if experiment.world.bandwidth.per == "link" else 0
     tracked = min(workers, 2_000 if workers <= 2_000 else 256)
+    compressed = experiment.exchange.compression != "none"
+    poisoned = experiment.attack.kind in ("sign_flip", "noise")
     rest = int(
         PROCESS
         + PER_EXECUTOR * executors
@@ -73,7 +71,10 @@ def plan_memory(
         + 4 * 8 * tracked * workers
         + 4_000 * workers
         + pairs
-        + 4 * model_size * _exchange_rows(experiment, traits, per_link)
+        # As received, apart from those of the workers; copies are there twice, since a round can
+        # be given up.
+        + 4 * model_size * (workers if compressed or poisoned else 0)
+        + 8 * model_size * count_copies(experiment, traits, per_link=per_link)
     )
     free = available()
     allowed = int(MEMORY_SHARE * free if experiment.memory == "auto" else experiment.memory * 1e9)
@@ -93,16 +94,6 @@ def count_copies(experiment: Experiment, traits: Traits, *, per_link: bool) -> i
         return experiment.workers * (experiment.workers - 1)
     by_reader = boxes or per_link or experiment.exchange.compression == "topk"
     return 2 * count_links(experiment) if by_reader else 0
-
-
-def _exchange_rows(experiment: Experiment, traits: Traits, per_link: bool) -> int:
-    """Models that a round holds as they are received, in addition to those of the workers."""
-    compressed = experiment.exchange.compression != "none"
-    poisoned = experiment.attack.kind in ("sign_flip", "noise")
-    # The copies are there twice, since a round can be given up.
-    return (experiment.workers if compressed or poisoned else 0) + 2 * count_copies(
-        experiment, traits, per_link=per_link
-    )
 
 
 def count_links(experiment: Experiment) -> int:
@@ -146,7 +137,7 @@ def _too_much(experiment: Experiment, memory: Memory, links: int, model_size: in
         key, fix = "model.name", "choose a smaller model (model.name and its settings)"
     else:
         key, fix = "workers", "lower workers, use a machine with more memory, or raise memory"
-    needed = memory.total if memory.rest <= memory.allowed else memory.rest
+    needed = memory.models + memory.rest if memory.rest <= memory.allowed else memory.rest
     return ConfigError(
         f"{workers} workers with models of {model_size:,} numbers and {links:,} links need about "
         f"{needed / 1e9:.1f} GB of memory, but the run may use {memory.allowed / 1e9:.1f} GB",

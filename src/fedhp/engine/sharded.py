@@ -24,7 +24,7 @@ from fedhp.engine.executor import (
     Training,
 )
 from fedhp.engine.prepare import Prepared, shard_spec_of
-from fedhp.engine.shard.arrivals import PAIR_STATE, WHOLE
+from fedhp.engine.shard.arrivals import PAIR_STATE, WHOLE, Arrivals
 from fedhp.engine.shard.groups import Groups
 from fedhp.engine.shard.mixer import Mixer
 from fedhp.engine.shard.shard import Shard
@@ -119,11 +119,7 @@ class ShardedExecutor(ShardedTurns):
             for index, group in enumerate(self.shards.groups)
         ]
         estimates = self.shards.map(Trainer.estimate, calls, round_index=round_index)
-        return Estimates(
-            smoothness=self._gather([part.smoothness for part in estimates]),
-            gradient_variance=self._gather([part.gradient_variance for part in estimates]),
-            start_loss=self._gather([part.start_loss for part in estimates]),
-        )
+        return Estimates(*map(self._gather, zip(*estimates, strict=True)))
 
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
@@ -285,10 +281,12 @@ class ShardedExecutor(ShardedTurns):
     def _evaluation(self, scores: list[list[ModelScore]], images: int) -> Evaluation:
         *others, last = scores
         *workers, mean_model = last
-        by_shard = (*others, workers)
-        accuracy = self._gather([np.array([s.metric for s in part]) for part in by_shard])
-        own = self._gather([np.array([s.own_metric for s in part]) for part in by_shard])
-        honest = None
+
+        def of_workers(name: str) -> FloatArray:
+            parts = (*others, workers)
+            return self._gather([np.array([getattr(s, name) for s in part]) for part in parts])
+
+        accuracy, own, honest = of_workers("metric"), of_workers("own_metric"), None
         share = float(accuracy.mean())
         if self.prepared.attackers:
             honest = ~np.isin(np.arange(self.workers), self.prepared.attackers)
@@ -300,22 +298,15 @@ class ShardedExecutor(ShardedTurns):
             mean_model_accuracy=mean_model.metric,
             images=images,
             standard_error=float(np.sqrt(share * (1 - share) / images)) if counts else np.nan,
-            loss=self._gather([np.array([s.loss for s in part]) for part in by_shard]),
+            loss=of_workers("loss"),
             mean_model_loss=mean_model.loss,
-            class_accuracy=self._class_means(by_shard),
+            class_accuracy=None
+            if mean_model.by_class is None
+            else np.delete(of_workers("by_class"), self.prepared.attackers, axis=0).mean(axis=0),
             mean_model_class_accuracy=mean_model.by_class,
             own_accuracy=own if np.isfinite(own).any() else None,
             honest=honest,
         )
-
-    def _class_means(self, by_shard: Sequence[Sequence[ModelScore]]) -> FloatArray | None:
-        """The accuracy of every class, mean of the workers by rising worker."""
-        if by_shard[0][0].by_class is None:
-            return None
-        by_worker = self._gather([np.array([s.by_class for s in part]) for part in by_shard])
-        if self.prepared.attackers:
-            by_worker = np.delete(by_worker, self.prepared.attackers, axis=0)
-        return np.asarray(by_worker.mean(axis=0))
 
     # --- what a checkpoint holds -----------------------------------------------------------
 
@@ -412,7 +403,7 @@ class ShardedExecutor(ShardedTurns):
         """What went over each link this round, as a share of a model's bytes, [E, 2]."""
         shares = np.full((len(links), 2), self.prepared.transfer_share)
         if self._compression == "topk":
-            counts = np.concatenate(self._each(Mixer.delta_counts))
+            counts = np.concatenate(self._each(Arrivals.delta_counts))
             width = self.prepared.layout.mixed
             by_pair = {
                 (reader, sender): 1.0 if count == WHOLE else delta_share(count, width)

@@ -123,7 +123,7 @@ def tested_rounds(loop: RoundLoop) -> Iterator[RoundRecord]:
             if waiting is not None:
                 tested, waiting = waiting.finish(), None
                 yield tested
-            record = loop.finish(trained)
+            record = loop.finish(*trained)
         except ShardLost:
             loop.executor.recover()
             if waiting is not None:

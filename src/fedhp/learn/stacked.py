@@ -186,7 +186,10 @@ class DenseStack:
     def _layers(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
         everyone = torch.arange(len(rows), device=rows.device)
         return [
-            (_take(rows, everyone, weight), _take(rows, everyone, bias).unsqueeze(2))
+            (
+                rows[everyone, weight.start : weight.stop].view(-1, *weight.shape),
+                rows[everyone, bias.start : bias.stop].unsqueeze(2),
+            )
             for weight, bias in self.layers
         ]
 
@@ -211,10 +214,6 @@ def dense_stack(task: Task, module: nn.Module, layout: Layout) -> DenseStack | N
     if len(slots) != 2 * len(names) or layout.trainable + carried != layout.width:
         return None
     return DenseStack(tuple((slots[f"{n}.weight"], slots[f"{n}.bias"]) for n in names))
-
-
-def _take(rows: Tensor, chosen: Tensor, slot: Slot) -> Tensor:
-    return rows[chosen, slot.start : slot.stop].view(len(chosen), *slot.shape)
 
 
 def _train(

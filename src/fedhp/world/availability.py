@@ -3,7 +3,7 @@ depend on virtual time; never are all workers away."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -77,5 +77,4 @@ def build_availability(
                 allowed="at least one worker present in every round",
                 fix="shorten an absence",
             )
-    absences = tuple(config.away)
-    return Availability(seed, workers, absences, config.away_probability, recorded)
+    return replace(listed, probability=config.away_probability, recorded=recorded)

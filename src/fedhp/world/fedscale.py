@@ -48,7 +48,6 @@ class ClientAvailability:
     speed: float = 1.0  # seconds of the trace per second of virtual time
 
     def available_at(self, time: float) -> BoolArray:
-        """Which workers are available, [N]."""
         here: BoolArray = self.seconds_away(time) == 0
         return here
 

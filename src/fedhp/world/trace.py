@@ -62,12 +62,10 @@ class Trace:
 
     @property
     def has_links(self) -> bool:
-        """Whether the speed of the links is recorded."""
         return bool(self.bandwidth or self.uplink)
 
     @property
     def per_link(self) -> bool:
-        """Whether bandwidth is recorded per link."""
         return any(a != b for a, b in self.bandwidth)
 
     def bandwidth_at(self, time: float, unit_bits: float) -> FloatArray:
@@ -92,7 +90,6 @@ class Trace:
         return up, down
 
     def available_at(self, time: float) -> BoolArray:
-        """Which workers are available, [N]."""
         here, time = np.ones(self.workers, dtype=np.bool_), self.within(time)
         for worker, series in self.presence.items():
             here[worker] = series.at(time) > 0
@@ -114,7 +111,6 @@ class Trace:
         return seconds
 
     def other_time_at(self, worker: int, time: float) -> float:
-        """Seconds of a round besides steps and transfers."""
         recorded = self.other_time.get(worker)
         return 0.0 if recorded is None else recorded.at(self.within(time))
 
@@ -130,7 +126,6 @@ class Trace:
         return max(change, nextafter(time, inf))  # the sum may round down
 
     def step_time_at(self, worker: int, time: float) -> float:
-        """Seconds per step."""
         return self.step_time[worker].at(self.within(time))
 
 

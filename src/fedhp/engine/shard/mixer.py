@@ -145,9 +145,6 @@ class Mixer:
         self.rows.after, self.rows.mixed = self.rows.mixed, self.rows.after
         self.arrivals.begin(self.arrivals.round_index)
 
-    def delta_counts(self) -> IntArray:
-        return self.arrivals.delta_counts()
-
     def _mix_in_order(self, links: IntArray, weights: csr_array) -> FloatArray:
         trainable = slice(self.layout.trainable)
         measured = np.array(
