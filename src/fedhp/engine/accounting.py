@@ -157,9 +157,7 @@ def account(
         update_norm=training.update_norm,
         bandwidth=mean_bandwidth(network),
         wall=wall,
-        smoothness=estimates.smoothness if estimates else None,
-        gradient_variance=estimates.gradient_variance if estimates else None,
-        start_loss=estimates.start_loss if estimates else None,
+        **(estimates._asdict() if estimates else {}),
         selected=exchanged.selected,
         transfer_time=np.nan if lead_time is None or not plan.exchange.required else lead_time,
     )

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-Shards: TypeAlias = "LocalShards | RayShards"
+Shards: TypeAlias = "LocalShards | RayShards"  # in this process, or in actors
 
 
 class ShardedExecutor(ShardedTurns):

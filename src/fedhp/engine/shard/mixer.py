@@ -150,9 +150,8 @@ class Mixer:
         measured = np.array(
             [distance(self._row(a)[trainable], self._row(b)[trainable]) for a, b in links]
         )
-        rows = [self._row(worker) for worker in np.unique(weights.indices).tolist()]
-        columns = np.unique(weights.indices, return_inverse=True)[1]
-        self._add_up(rows, weights, columns)
+        workers, columns = np.unique(weights.indices, return_inverse=True)
+        self._add_up([self._row(worker) for worker in workers.tolist()], weights, columns)
         return measured
 
     def _add_up(self, rows: list[Tensor], weights: csr_array, columns: IntArray) -> None:
