@@ -33,6 +33,10 @@ class Memory:
     allowed: int
     mapped: bool
 
+    @property
+    def total(self) -> int:
+        return self.models + self.rest
+
 
 def plan_memory(
     experiment: Experiment,
@@ -137,7 +141,7 @@ def _too_much(experiment: Experiment, memory: Memory, links: int, model_size: in
         key, fix = "model.name", "choose a smaller model (model.name and its settings)"
     else:
         key, fix = "workers", "lower workers, use a machine with more memory, or raise memory"
-    needed = memory.models + memory.rest if memory.rest <= memory.allowed else memory.rest
+    needed = memory.total if memory.rest <= memory.allowed else memory.rest
     return ConfigError(
         f"{workers} workers with models of {model_size:,} numbers and {links:,} links need about "
         f"{needed / 1e9:.1f} GB of memory, but the run may use {memory.allowed / 1e9:.1f} GB",
