@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from fedhp.exchange.base import (
     Executor,
     Moment,
     Part,
-    TransferJitter,
     Unusable,
     check_links,
     is_number,
@@ -27,8 +26,9 @@ from fedhp.exchange.base import (
 from fedhp.exchange.facts import from_facts, participants_in, rule_in
 from fedhp.exchange.mailbox import INT8_SIZE, Mail, Meeting, Shared, stored_mail
 from fedhp.graph import topology_from
-from fedhp.timing import INT8_BLOCK, Network, ServerLine
+from fedhp.timing import INT8_BLOCK, Network
 from fedhp.types import BoolArray, Decision, FloatArray, IntArray, Plan
+from fedhp.world import World
 
 N = 4
 NETWORK = Network(np.array([1e6, 2e6, 4e6, 8e6]), 32e6, latency=0.25)
@@ -82,7 +82,7 @@ def test_a_form_that_says_nothing_changes_and_costs_nothing() -> None:
     assert least.extra_steps(N).tolist() == [0.0] * N
     assert least.communication_time(NETWORK, N).tolist() == [0.0] * N
     assert least.lead_time(NETWORK) is None
-    assert least.lead_time_in(Links(NETWORK), clock=0.0, event=1) is None
+    assert least.lead_time_in(world_of(NETWORK), clock=0.0, event=1) is None
     assert least.to_facts() == {}
 
 
@@ -144,8 +144,7 @@ class Links:
 
     def __init__(self, network: Network, *, follows_trace: bool = False) -> None:
         self.latency, self.follows_trace = network.latency, follows_trace
-        self.jitter: TransferJitter | None = None
-        self.server: ServerLine | None = None
+        self.jitter = self.server = None
         self._network = network
 
     def network(self, time: float) -> Network:
@@ -164,13 +163,17 @@ class Links:
         raise NotImplementedError
 
 
+def world_of(network: Network, *, follows_trace: bool = False) -> World:
+    return cast(World, Links(network, follows_trace=follows_trace))
+
+
 def test_a_tree_takes_its_slowest_link_the_pieces_in_flight_and_the_latencies() -> None:
     """Depth 2: 32 s for the 32 Mbit at 1 Mbit/s, four more pieces of 128, four latencies."""
     streaming = 32.0 * (1 + 4 / 128)
     assert CHAIN.depth == 2
     assert CHAIN.streaming_time(NETWORK) == pytest.approx(streaming)
     assert CHAIN.lead_time(NETWORK) == pytest.approx(streaming + 4 * 0.25)
-    still, moving = Links(NETWORK), Links(NETWORK, follows_trace=True)
+    still, moving = world_of(NETWORK), world_of(NETWORK, follows_trace=True)
     assert CHAIN.lead_time_in(still, clock=0.0, event=1) == pytest.approx(streaming + 1)
     assert CHAIN.lead_time_in(moving, clock=0.0, event=1) == pytest.approx(2 * streaming + 1)
 
@@ -178,14 +181,17 @@ def test_a_tree_takes_its_slowest_link_the_pieces_in_flight_and_the_latencies() 
 @pytest.mark.parametrize("members", [[], [2]])
 @pytest.mark.parametrize("follows_trace", [False, True])
 def test_without_two_participants_nothing_travels(members: list[int], follows_trace: bool) -> None:
-    group, world = tree(members, [-1] * len(members)), Links(NETWORK, follows_trace=follows_trace)
+    group, world = (
+        tree(members, [-1] * len(members)),
+        world_of(NETWORK, follows_trace=follows_trace),
+    )
     assert group.lead_time_in(world, clock=0.0, event=1) == 0.0
     assert group.lead_time(NETWORK) == 0.0
     assert group.links.shape == (0, 2)
 
 
 def test_two_participants_do_transfer() -> None:
-    pair, world = tree([0, 1], [-1, 0], compression="none"), Links(NETWORK, follows_trace=True)
+    pair, world = tree([0, 1], [-1, 0], compression="none"), world_of(NETWORK, follows_trace=True)
     seconds = 32 * (1 + 2 / 128)
     assert pair.lead_time(NETWORK) == pytest.approx(seconds + 0.5)
     assert pair.lead_time_in(world, clock=0.0, event=1) == pytest.approx(2 * seconds + 0.5)
@@ -206,7 +212,7 @@ def test_several_groups_take_as_long_as_the_slowest() -> None:
     for groups in ((slow, fast), (fast, slow)):
         both = DisjointGroups(groups)
         assert both.lead_time(NETWORK) == slow.transfer_time(NETWORK)
-        world = Links(NETWORK)
+        world = world_of(NETWORK)
         assert both.lead_time_in(world, clock=0.0, event=1) == slow.transfer_time(NETWORK)
         assert both.required == [0, 1, 2, 3]
         assert both.links.tolist() == [[0, 1], [2, 3]]

@@ -43,21 +43,16 @@ class Stopwatch:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRound:
-    """A round with a group average: the transfer, and then the time until the deadline."""
-
-    transfer_time: float  # s, on the true network
-    carried: FloatArray  # [N] s already spent on the step that is unfinished at the round's end
-
-
-@dataclass(frozen=True, slots=True)
 class SimulatedRound:
     """A planned round with the steps that it takes in virtual time."""
 
     planned: PlannedRound
     local_steps: IntArray  # [N] of the whole round
     first_steps: IntArray  # [N] those before the exchange
-    group: GroupRound | None = None  # of a group average
+    # Of a group average, which is followed by the time until the deadline: its time on the true
+    # network, s; and [N] s already spent on the step that is unfinished at the round's end.
+    transfer_time: float | None = None
+    carried: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +63,6 @@ class Progress:
     clock: float  # at the end of that round
     started: float  # clock at its start
     carried: FloatArray  # [N] s spent on steps that a group average left unfinished
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedRound:
-    """The first half of a round: planned and trained, nothing exchanged yet."""
-
-    simulated: SimulatedRound
-    training: Training
-    estimates: Estimates | None
-    watch: Stopwatch
 
 
 def calibration(world: World) -> Reports:
@@ -109,7 +94,7 @@ def group_round(
         left[worker] = max(0.0, transfer_time - idle + deadline - done)
     if not plan.overlap:
         during = np.zeros_like(during)
-    return SimulatedRound(planned, steps, during, GroupRound(transfer_time, left))
+    return SimulatedRound(planned, steps, during, transfer_time, left)
 
 
 def _step_ends(world: World, worker: int, observation: Observation, *, until: float) -> FloatArray:
@@ -141,7 +126,7 @@ def account(
     wall: dict[str, float],
 ) -> Measured:
     """The cost of a round, on the true network: what the planner observed may be late."""
-    planned, local_steps, group = simulated.planned, simulated.local_steps, simulated.group
+    planned, local_steps = simulated.planned, simulated.local_steps
     plan, observation = planned.plan, planned.observation
     world, start = context.world, observation.clock
     network = world.network(start)
@@ -153,15 +138,13 @@ def account(
     if plan.estimate is not None and context.experiment.world.charge_estimators:
         extra += np.where(plan.estimate, ESTIMATE_STEPS, 0)
     extra = extra * np.nan_to_num(step_time) + world.other_times(start)
-    transfer_time = np.nan
     moment = Moment(world, start, stepping, observation.round_index, context.model_bytes)
     cost = plan.exchange.cost(exchanged, moment)
-    if group is None:
+    lead_time = simulated.transfer_time
+    if lead_time is None:
         times = timing(stepping + extra, cost.communication, observation.available)
     else:
-        times = _group_timing(plan, group, observation.available, world.other_times(start))
-        if plan.exchange.required:
-            transfer_time = group.transfer_time
+        times = _group_timing(plan, lead_time, observation.available, world.other_times(start))
     return Measured(
         local_steps=local_steps,
         step_time=step_time,
@@ -174,11 +157,9 @@ def account(
         update_norm=training.update_norm,
         bandwidth=mean_bandwidth(network),
         wall=wall,
-        smoothness=estimates.smoothness if estimates else None,
-        gradient_variance=estimates.gradient_variance if estimates else None,
-        start_loss=estimates.start_loss if estimates else None,
+        **(estimates._asdict() if estimates else {}),
         selected=exchanged.selected,
-        transfer_time=transfer_time,
+        transfer_time=np.nan if lead_time is None or not plan.exchange.required else lead_time,
     )
 
 
@@ -192,12 +173,12 @@ def together(simulated: SimulatedRound, first: Training, second: Training) -> Tr
 
 
 def _group_timing(
-    plan: Plan, group: GroupRound, present: BoolArray, other_times: FloatArray
+    plan: Plan, transfer_time: float, present: BoolArray, other_times: FloatArray
 ) -> Timing:
     """Everyone trains for the whole round. Without overlap, participants communicate first, and
     the others wait meanwhile. What else a round needs comes at its end."""
     assert plan.deadline is not None
-    round_time = group.transfer_time + plan.deadline
+    round_time = transfer_time + plan.deadline
     training = round_time if plan.overlap else plan.deadline
     communication = np.zeros(len(present))
     communication[list(plan.exchange.required)] = round_time - training

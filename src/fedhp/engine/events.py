@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
 from fedhp.engine.accounting import Stopwatch, check_clock, check_finite
-from fedhp.engine.executor import (
-    EventExecutor,
-    LocalTraining,
-    ModelTester,
-    ShardLost,
-)
+from fedhp.engine.executor import EventExecutor, LocalTraining, ShardLost
 from fedhp.engine.testing import StopCondition, with_results
 from fedhp.errors import RunError
 from fedhp.exchange.mailbox import (
@@ -51,10 +47,15 @@ from fedhp.types import (
     TurnPhase,
 )
 
+if TYPE_CHECKING:
+    from fedhp.engine.sharded import ShardedExecutor
+
 # What a worker does: PASSING is a transfer that is not to one partner, and WAITING has no end yet.
 COMPUTING, TRANSFERRING, AWAY, WAITING, PASSING = range(5)
 SERVED_SHARE = 0.1  # of the elapsed time that a served average covers
 SERVED_STEP = 0.002  # of the elapsed time, between two moves of a shared model's average
+
+Table = TypeVar("Table", "EventTable", "SideTable")
 
 
 @dataclass(slots=True)
@@ -86,18 +87,21 @@ class SideTable:
     following: IntArray  # [N] the partner to meet as soon as it has arrived; -1: nobody yet
     served: FloatArray  # [N] virtual time at which the served model last moved
 
-    @classmethod
-    def of(cls, workers: int) -> SideTable:
-        return cls(
-            overlap=np.zeros(workers, dtype=np.bool_),
-            int8=np.zeros(workers, dtype=np.bool_),
-            due=np.full(workers, np.inf),
-            partner=np.full(workers, -1, dtype=np.int64),
-            duration=np.zeros(workers),
-            coded=np.zeros(workers, dtype=np.bool_),
-            following=np.full(workers, -1, dtype=np.int64),
-            served=np.zeros(workers),
-        )
+
+DTYPES: dict[Any, type[np.generic]] = {
+    "FloatArray": np.float64,
+    "IntArray": np.int64,
+    "BoolArray": np.bool_,
+}
+
+
+def _table(kind: type[Table], workers: int, **start: float) -> Table:
+    """A table in which every worker has these values, and 0 in the other columns."""
+    columns = {
+        column.name: np.full(workers, start.get(column.name, 0), dtype=DTYPES[column.type])
+        for column in fields(kind)
+    }
+    return kind(**columns)
 
 
 class _RoundTotals:
@@ -124,7 +128,7 @@ class EventLoop:
         context: PlanningContext,
         executor: EventExecutor,
         *,
-        tester: ModelTester | None = None,
+        tester: ShardedExecutor | None = None,
     ) -> None:
         assert is_asynchronous(context.algorithm)
         self.context = context
@@ -141,18 +145,8 @@ class EventLoop:
         self.round_index = 0
         self.clock = 0.0
         self.planner = Planner(context)
-        self.table = EventTable(
-            due=np.full(n, np.inf),
-            phase=np.full(n, AWAY, dtype=np.int64),
-            turn=np.full(n, -1, dtype=np.int64),
-            partner=np.full(n, -1, dtype=np.int64),
-            steps=np.zeros(n, dtype=np.int64),
-            duration=np.zeros(n),
-            rate=np.zeros(n),
-            untrained=np.zeros(n, dtype=np.bool_),
-            loss=np.full(n, np.nan),
-        )
-        self.side = SideTable.of(n)
+        self.table = _table(EventTable, n, due=np.inf, phase=AWAY, turn=-1, partner=-1, loss=np.nan)
+        self.side = _table(SideTable, n, due=np.inf, partner=-1, following=-1)
         self.post = Post(n)
         self.totals = _RoundTotals(n)
         # Bits of a message as a share of the model's: vectors of the rule travel along.
@@ -231,7 +225,9 @@ class EventLoop:
             self._arrive(sender)
             return -1
         self.clock = float(table.due[worker])
-        mail = self._mail(worker)
+        mail = self.post.mails.get(worker) or stored_mail(
+            int(table.partner[worker]), bool(side.overlap[worker]), bool(side.int8[worker])
+        )
         if table.phase[worker] == COMPUTING:
             self._finish_training(worker, mail)
             if not mail.leave(self, worker):
@@ -256,7 +252,6 @@ class EventLoop:
             self._send_aside(sender)
 
     def _land(self) -> None:
-        """A message arrives in a box."""
         table, totals = self.table, self.totals
         transfer = self.post.land()
         sender, receiver, time = transfer.sender, transfer.receiver, transfer.duration
@@ -339,12 +334,6 @@ class EventLoop:
         """Start the workers that were away and may be back."""
         for worker in np.flatnonzero(self.table.phase == AWAY).tolist():
             self._begin(worker)
-
-    def _mail(self, worker: int) -> Mail:
-        side = self.side
-        return self.post.mails.get(worker) or stored_mail(
-            int(self.table.partner[worker]), bool(side.overlap[worker]), bool(side.int8[worker])
-        )
 
     def _finish_training(self, worker: int, mail: Mail) -> None:
         """Add the change that training made to the current model."""

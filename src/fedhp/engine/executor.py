@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fedhp.exchange.base import Executor
 from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray
@@ -34,8 +34,7 @@ class Training:
     update_norm: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
+class Estimates(NamedTuple):
     """What workers measured of their objective, [n] each; NaN where a worker did not measure."""
 
     smoothness: FloatArray
@@ -85,18 +84,6 @@ class PendingParts(Generic[Part, Whole]):
 
     def result(self) -> Whole:
         return self._combine([part.result() for part in self._parts])
-
-
-class ModelTester(Protocol):
-    """Tests models after a round."""
-
-    @property
-    def overlap(self) -> bool:
-        """Whether tests may run while the next round trains."""
-
-    def start_tests(self, *, last: bool) -> Pending[Evaluations]:
-        """Start testing every worker's model and their mean, perhaps as those of the last round;
-        models must not change meanwhile."""
 
 
 class RoundExecutor(Executor, Protocol):

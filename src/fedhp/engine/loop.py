@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,20 +18,22 @@ from fedhp.engine.accounting import (
     Progress,
     SimulatedRound,
     Stopwatch,
-    TrainedRound,
     account,
     calibration,
     check_clock,
     group_round,
     together,
 )
-from fedhp.engine.executor import ModelTester, RoundExecutor
+from fedhp.engine.executor import Estimates, RoundExecutor, Training
 from fedhp.engine.testing import StopCondition, tested_rounds
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext
 from fedhp.rounds.planner import Observed, Planner
 from fedhp.types import Reports, RoundRecord
+
+if TYPE_CHECKING:
+    from fedhp.engine.sharded import ShardedExecutor
 
 
 class RoundLoop:
@@ -41,7 +44,7 @@ class RoundLoop:
         context: PlanningContext,
         executor: RoundExecutor,
         *,
-        tester: ModelTester | None = None,
+        tester: ShardedExecutor | None = None,
     ) -> None:
         assert is_synchronous(context.algorithm)
         self.context = context
@@ -64,7 +67,7 @@ class RoundLoop:
         """Run the rounds that are left; a round is yielded when its tests are done."""
         return tested_rounds(self)
 
-    def train(self) -> TrainedRound:
+    def train(self) -> tuple[SimulatedRound, Training, Estimates | None, Stopwatch]:
         """The first half of a round; the models stay those of the last one."""
         watch, estimates = Stopwatch(), None
         # 1. Plan: the algorithm decides by the reports of the last round.
@@ -85,18 +88,23 @@ class RoundLoop:
                     planned.plan.estimate & (simulated.local_steps > 0),
                     round_index=planned.observation.round_index,
                 )
-        return TrainedRound(simulated, training, estimates, watch)
+        return simulated, training, estimates, watch
 
-    def finish(self, trained: TrainedRound) -> RoundRecord:
+    def finish(
+        self,
+        simulated: SimulatedRound,
+        training: Training,
+        estimates: Estimates | None,
+        watch: Stopwatch,
+    ) -> RoundRecord:
         """The second half; the caller commits the record."""
-        simulated, training, watch = trained.simulated, trained.training, trained.watch
         planned, observation = simulated.planned, simulated.planned.observation
         # 3. Exchange: models travel and mix. After a group average everyone trains on.
         with watch.phase("mix"):
             exchanged = planned.plan.exchange.carry_out(
                 self.executor, round_index=observation.round_index
             )
-        if simulated.group is not None:
+        if simulated.carried is not None:
             with watch.phase("train"):
                 more = self.executor.train(
                     simulated.local_steps - simulated.first_steps,
@@ -111,7 +119,7 @@ class RoundLoop:
                 self.context,
                 simulated,
                 training=training,
-                estimates=trained.estimates,
+                estimates=estimates,
                 exchanged=exchanged,
                 wall=watch.seconds,
             )
@@ -126,8 +134,8 @@ class RoundLoop:
                 clock=record.clock,
                 started=observation.clock,
                 carried=np.zeros(self.experiment.workers)
-                if simulated.group is None
-                else simulated.group.carried,
+                if simulated.carried is None
+                else simulated.carried,
             )
         return record
 

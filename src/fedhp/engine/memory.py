@@ -64,6 +64,8 @@ def plan_memory(
     models = 4 * workers * (model_size * (matrices + 2 * extra_state) + state_size * rows)
     pairs = 8 * workers**2 * 3 if experiment.world.bandwidth.per == "link" else 0
     tracked = min(workers, 2_000 if workers <= 2_000 else 256)
+    compressed = experiment.exchange.compression != "none"
+    poisoned = experiment.attack.kind in ("sign_flip", "noise")
     rest = int(
         PROCESS
         + PER_EXECUTOR * executors
@@ -73,7 +75,10 @@ def plan_memory(
         + 4 * 8 * tracked * workers
         + 4_000 * workers
         + pairs
-        + 4 * model_size * _exchange_rows(experiment, traits, per_link)
+        # As received, apart from those of the workers; copies are there twice, since a round can
+        # be given up.
+        + 4 * model_size * (workers if compressed or poisoned else 0)
+        + 8 * model_size * count_copies(experiment, traits, per_link=per_link)
     )
     free = available()
     allowed = int(MEMORY_SHARE * free if experiment.memory == "auto" else experiment.memory * 1e9)
@@ -93,16 +98,6 @@ def count_copies(experiment: Experiment, traits: Traits, *, per_link: bool) -> i
         return experiment.workers * (experiment.workers - 1)
     by_reader = boxes or per_link or experiment.exchange.compression == "topk"
     return 2 * count_links(experiment) if by_reader else 0
-
-
-def _exchange_rows(experiment: Experiment, traits: Traits, per_link: bool) -> int:
-    """Models that a round holds as they are received, in addition to those of the workers."""
-    compressed = experiment.exchange.compression != "none"
-    poisoned = experiment.attack.kind in ("sign_flip", "noise")
-    # The copies are there twice, since a round can be given up.
-    return (experiment.workers if compressed or poisoned else 0) + 2 * count_copies(
-        experiment, traits, per_link=per_link
-    )
 
 
 def count_links(experiment: Experiment) -> int:

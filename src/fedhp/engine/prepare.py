@@ -149,7 +149,11 @@ def _prepare(experiment: Experiment) -> Prepared:
         experiment,
         model_size=size * (1 + sum(not vector.scalar for vector in rule.vectors)),
         state_size=len(set(optimizer.state) & set(PER_PARAMETER)) * size,
-        data_bytes=_bytes_of(dataset),
+        data_bytes=sum(
+            getattr(dataset, f"{part}_{role}").nbytes
+            for part in ("train", "test")
+            for role in ("inputs", "targets")
+        ),
         asynchronous=is_asynchronous(algorithm),
         extra_state=len(extra_state(experiment, algorithm)),
         traits=traits,
@@ -451,16 +455,6 @@ def _overlap(experiment: Experiment, facts: TaskFacts) -> bool:
     if facts.stochastic or experiment.engine == "ray" or cores() == 1:
         return False
     return experiment.executors == "auto" or experiment.executors > 1
-
-
-def _bytes_of(dataset: Dataset) -> int:
-    arrays = (
-        dataset.train_inputs,
-        dataset.train_targets,
-        dataset.test_inputs,
-        dataset.test_targets,
-    )
-    return sum(array.nbytes for array in arrays)
 
 
 def cores() -> int:

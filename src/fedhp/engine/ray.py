@@ -27,7 +27,6 @@ from fedhp.engine.prepare import Prepared, ShardSpec, shard_spec_of
 from fedhp.engine.shard.mixer import Mixer
 from fedhp.engine.shard.shard import Shard
 from fedhp.engine.shard.tester import Tester
-from fedhp.engine.sharded import ShardedExecutor
 from fedhp.errors import ConfigError, RunError, install_extra
 from fedhp.learn.evaluate import ModelScore
 from fedhp.learn.local import check
@@ -74,7 +73,7 @@ class RayResult(Generic[T]):
         self._reference = reference
 
     def done(self) -> bool:
-        return self._shards.ready(self._reference)
+        return bool(self._shards.ray.wait([self._reference], timeout=0)[0])
 
     def result(self) -> T:
         result: T = self._shards.wait([self._reference])[0]
@@ -85,9 +84,9 @@ class RayShards:
     """Shards in actors."""
 
     def __init__(self, prepared: Prepared, *, stop: Callable[[], bool]) -> None:
-        self._ray = import_ray()
+        self.ray = import_ray()
         self._prepared, self._stop = prepared, stop
-        self._started = start_ray(self._ray, prepared.experiment.ray.address, stop=stop)
+        self._started = start_ray(self.ray, prepared.experiment.ray.address, stop=stop)
         self.moved = 0
         experiment = prepared.experiment
         count = min(experiment.workers, experiment.ray.actors)
@@ -111,7 +110,7 @@ class RayShards:
 
     def restart(self) -> None:
         for actor in self._actors:
-            self._ray.kill(actor)
+            self.ray.kill(actor)
         self._actors = [self._start(group) for group in self.groups]
         self.processes()
         self.keep(in_flight=False)
@@ -163,12 +162,12 @@ class RayShards:
         self._kept, self._losses = [state for _, state in answers], 0
 
     def kept(self) -> list[Arrays]:
-        states: list[Arrays] = self._ray.get(self._kept)
+        states: list[Arrays] = self.ray.get(self._kept)
         return states
 
     def recover(self) -> None:
         """Replace dead actors, and bring all back to the last round's end."""
-        errors = self._ray.exceptions
+        errors = self.ray.exceptions
         while True:
             self._losses += 1
             if self._losses > MAX_LOSSES:
@@ -179,7 +178,10 @@ class RayShards:
                 )
             try:
                 for index, actor in enumerate(self._actors):
-                    if not self._alive(actor):
+                    try:
+                        self.wait([actor.process.remote()], starting=True)
+                    except ShardLost:
+                        self.ray.kill(actor)
                         self._actors[index] = self._start(self.groups[index])
                 self.wait(
                     [
@@ -196,29 +198,25 @@ class RayShards:
     def close(self) -> None:
         """End the actors, and Ray itself if it was started here."""
         for actor in self._actors:
-            self._ray.kill(actor)
+            self.ray.kill(actor)
         self._actors, self._kept = [], []
         if self._started:
-            self._ray.shutdown()
-
-    def ready(self, reference: Any) -> bool:
-        ready, _ = self._ray.wait([reference], timeout=0)
-        return bool(ready)
+            self.ray.shutdown()
 
     def wait(self, references: list[Any], *, starting: bool = False) -> list[Any]:
         """The results; checks now and then whether the user wants to stop.
 
         starting: these are the first answers of actors, which may hang.
         """
-        errors = self._ray.exceptions
+        errors = self.ray.exceptions
         missing, notice = list(references), _StartNotice("Ray's actors")
         while missing:
-            _, missing = self._ray.wait(missing, num_returns=len(missing), timeout=POLL_INTERVAL)
+            _, missing = self.ray.wait(missing, num_returns=len(missing), timeout=POLL_INTERVAL)
             check(self._stop)
             if missing and starting and notice.timed_out():
                 raise ShardLost(f"no answer within {START_TIMEOUT / 60:.0f} minutes")
         try:
-            return list(self._ray.get(references))
+            return list(self.ray.get(references))
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
                 raise ShardLost(str(error)) from error
@@ -232,20 +230,12 @@ class RayShards:
         spec = shard_spec_of(self._prepared, group)
         packed_spec = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
         gpus = 1 if self._prepared.device.type == "cuda" else 0
-        remote = self._ray.remote(num_cpus=self._prepared.executors, num_gpus=gpus, max_restarts=0)
+        remote = self.ray.remote(num_cpus=self._prepared.executors, num_gpus=gpus, max_restarts=0)
         return remote(ShardActor).remote(list(self._prepared.folders), packed_spec)
-
-    def _alive(self, actor: Any) -> bool:
-        try:
-            self.wait([actor.process.remote()], starting=True)
-        except ShardLost:
-            self._ray.kill(actor)
-            return False
-        return True
 
     def _check_cores(self, count: int) -> None:
         """Refuse actors that would wait for ever for a core."""
-        cores = float(self._ray.cluster_resources().get("CPU", 0))
+        cores = float(self.ray.cluster_resources().get("CPU", 0))
         needed = count * self._prepared.executors
         if needed > cores:
             raise ConfigError(
@@ -255,13 +245,6 @@ class RayShards:
                 allowed=f"at most {max(1, int(cores // self._prepared.executors))}",
                 fix="lower ray.actors or executors, or add machines to the cluster",
             )
-
-
-class RayExecutor(ShardedExecutor):
-    """The executor of many processes or machines."""
-
-    def __init__(self, prepared: Prepared, *, stop: Callable[[], bool] = lambda: False) -> None:
-        super().__init__(prepared, RayShards(prepared, stop=stop))
 
 
 def import_ray() -> Any:

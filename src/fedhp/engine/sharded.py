@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from fedhp.engine.executor import (
     Training,
 )
 from fedhp.engine.prepare import Prepared, shard_spec_of
-from fedhp.engine.shard.arrivals import PAIR_STATE, WHOLE
+from fedhp.engine.shard.arrivals import PAIR_STATE, WHOLE, Arrivals
 from fedhp.engine.shard.groups import Groups
 from fedhp.engine.shard.mixer import Mixer
 from fedhp.engine.shard.shard import Shard
@@ -49,48 +49,13 @@ from fedhp.learn.topk import delta_share
 from fedhp.record.tensors import Arrays
 from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray
 
+if TYPE_CHECKING:
+    from fedhp.engine.ray import RayShards
+
 T = TypeVar("T")
 
 
-class Shards(Protocol):
-    """Where the shards are and how to call them; groups are the workers of each, rising."""
-
-    groups: list[IntArray]
-    moved: int  # bytes of models that went from one shard to another
-
-    def map(
-        self,
-        method: Callable[..., T],
-        calls: Iterable[tuple[int, tuple[Any, ...]]],
-        /,
-        **settings: Any,
-    ) -> list[T]:
-        """Call a method of a part, such as Mixer.exchange: each call names its shard and has
-        arguments, all have the settings; shards work at once."""
-
-    def start_tests(
-        self, shard: int, mean: NDArray[np.float32] | None, *, whole: bool
-    ) -> Pending[list[ModelScore]]:
-        """Start Tester.evaluate of one shard; it may train meanwhile."""
-
-    def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
-        """Bring every shard the trained models it wants: workers, or (receiver, sender) where a
-        message depends on its receiver, by the sender's shard."""
-
-    def keep(self, *, in_flight: bool) -> None:
-        """Keep the state as of now for `recover`; at first that is the initial one."""
-
-    def kept(self) -> list[Arrays]:
-        """The state that was kept, shard by shard."""
-
-    def recover(self) -> None:
-        """Bring all shards back to the state that was kept."""
-
-    def restart(self) -> None:
-        """After StateLost: start all shards again, as at the start of a run."""
-
-    def close(self) -> None:
-        """Release the shards."""
+Shards: TypeAlias = "LocalShards | RayShards"  # in this process, or in actors
 
 
 class ShardedExecutor(ShardedTurns):
@@ -100,7 +65,6 @@ class ShardedExecutor(ShardedTurns):
         self.prepared = prepared
         self.shards = shards
         self.workers = prepared.experiment.workers
-        self._tests = ShardTests(prepared, shards, self._gather)
         self.kernel = "ordered" if len(shards.groups) > 1 else prepared.experiment.training.mixing
         self._shard_of = np.zeros(self.workers, dtype=np.int64)  # the shard of every worker
         self._position = np.zeros(self.workers, dtype=np.int64)  # and its row there
@@ -155,11 +119,7 @@ class ShardedExecutor(ShardedTurns):
             for index, group in enumerate(self.shards.groups)
         ]
         estimates = self.shards.map(Trainer.estimate, calls, round_index=round_index)
-        return Estimates(
-            smoothness=self._gather([part.smoothness for part in estimates]),
-            gradient_variance=self._gather([part.gradient_variance for part in estimates]),
-            start_loss=self._gather([part.start_loss for part in estimates]),
-        )
+        return Estimates(*map(self._gather, zip(*estimates, strict=True)))
 
     def mix(self, mixing: Mixing, *, round_index: int) -> Exchanged:
         """Move models, measure distances on the links, then mix into the next models."""
@@ -290,14 +250,63 @@ class ShardedExecutor(ShardedTurns):
         return self.prepared.overlap
 
     def start_tests(self, *, last: bool) -> Pending[Evaluations]:
-        mean = self._tests.mean_model()
-        tests = [self._tests.start(mean, whole=False)]
+        """Start testing every worker's model and their mean, perhaps as those of the last round;
+        models must not change meanwhile."""
+        mean = self._mean_model()
+        tests = [self._start(mean, whole=False)]
         if last and self.prepared.whole_at_end:
-            tests.append(self._tests.start(mean, whole=True))
+            tests.append(self._start(mean, whole=True))
         return PendingParts(tests, lambda evaluations: Evaluations(*evaluations))
 
     def evaluate(self, *, whole: bool = False) -> Evaluation:
-        return self._tests.start(self._tests.mean_model(), whole=whole).result()
+        return self._start(self._mean_model(), whole=whole).result()
+
+    def _mean_model(self) -> NDArray[np.float32]:
+        """The sum goes from shard to shard: it has the same bits however many there are."""
+        total: NDArray[np.float64] | None = None
+        for index in range(len(self.shards.groups)):
+            total = self.shards.map(Tester.sum_models, [(index, (total,))])[0]
+        assert total is not None
+        return (total / (self.workers - len(self.prepared.attackers))).astype(np.float32)
+
+    def _start(self, mean: NDArray[np.float32], *, whole: bool) -> Pending[Evaluation]:
+        last = len(self.shards.groups) - 1  # this shard tests the mean model
+        scores = [
+            self.shards.start_tests(index, mean if index == last else None, whole=whole)
+            for index in range(last + 1)
+        ]
+        images = len(self.prepared.dataset.test_inputs) if whole else self.prepared.test_images
+        return PendingParts(scores, lambda parts: self._evaluation(parts, images))
+
+    def _evaluation(self, scores: list[list[ModelScore]], images: int) -> Evaluation:
+        *others, last = scores
+        *workers, mean_model = last
+
+        def of_workers(name: str) -> FloatArray:
+            parts = (*others, workers)
+            return self._gather([np.array([getattr(s, name) for s in part]) for part in parts])
+
+        accuracy, own, honest = of_workers("metric"), of_workers("own_metric"), None
+        share = float(accuracy.mean())
+        if self.prepared.attackers:
+            honest = ~np.isin(np.arange(self.workers), self.prepared.attackers)
+            accuracy, own = np.where(honest, accuracy, np.nan), np.where(honest, own, np.nan)
+            share = float(accuracy[honest].mean())
+        counts = self.prepared.dataset.classes is not None and 0 <= share <= 1
+        return Evaluation(
+            accuracy=accuracy,
+            mean_model_accuracy=mean_model.metric,
+            images=images,
+            standard_error=float(np.sqrt(share * (1 - share) / images)) if counts else np.nan,
+            loss=of_workers("loss"),
+            mean_model_loss=mean_model.loss,
+            class_accuracy=None
+            if mean_model.by_class is None
+            else np.delete(of_workers("by_class"), self.prepared.attackers, axis=0).mean(axis=0),
+            mean_model_class_accuracy=mean_model.by_class,
+            own_accuracy=own if np.isfinite(own).any() else None,
+            honest=honest,
+        )
 
     # --- what a checkpoint holds -----------------------------------------------------------
 
@@ -394,7 +403,7 @@ class ShardedExecutor(ShardedTurns):
         """What went over each link this round, as a share of a model's bytes, [E, 2]."""
         shares = np.full((len(links), 2), self.prepared.transfer_share)
         if self._compression == "topk":
-            counts = np.concatenate(self._each(Mixer.delta_counts))
+            counts = np.concatenate(self._each(Arrivals.delta_counts))
             width = self.prepared.layout.mixed
             by_pair = {
                 (reader, sender): 1.0 if count == WHOLE else delta_share(count, width)
@@ -406,73 +415,6 @@ class ShardedExecutor(ShardedTurns):
         if directed:
             shares[:, 1] = 0.0
         return shares
-
-
-class ShardTests:
-    """Tests of all workers' models and of their mean."""
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        shards: Shards,
-        gather: Callable[[list[NDArray[Any]]], NDArray[Any]],
-    ) -> None:
-        self.prepared, self.shards = prepared, shards
-        self._gather = gather  # rows of all shards, by worker
-        self.workers = prepared.experiment.workers
-
-    def mean_model(self) -> NDArray[np.float32]:
-        """The sum goes from shard to shard: it has the same bits however many there are."""
-        total: NDArray[np.float64] | None = None
-        for index in range(len(self.shards.groups)):
-            total = self.shards.map(Tester.sum_models, [(index, (total,))])[0]
-        assert total is not None
-        return (total / (self.workers - len(self.prepared.attackers))).astype(np.float32)
-
-    def start(self, mean: NDArray[np.float32], *, whole: bool) -> Pending[Evaluation]:
-        """Start testing; models must not change meanwhile."""
-        last = len(self.shards.groups) - 1  # this shard tests the mean model
-        scores = [
-            self.shards.start_tests(index, mean if index == last else None, whole=whole)
-            for index in range(last + 1)
-        ]
-        images = len(self.prepared.dataset.test_inputs) if whole else self.prepared.test_images
-        return PendingParts(scores, lambda parts: self._evaluation(parts, images))
-
-    def _evaluation(self, scores: list[list[ModelScore]], images: int) -> Evaluation:
-        *others, last = scores
-        *workers, mean_model = last
-        by_shard = (*others, workers)
-        accuracy = self._gather([np.array([s.metric for s in part]) for part in by_shard])
-        own = self._gather([np.array([s.own_metric for s in part]) for part in by_shard])
-        honest = None
-        share = float(accuracy.mean())
-        if self.prepared.attackers:
-            honest = ~np.isin(np.arange(self.workers), self.prepared.attackers)
-            accuracy, own = np.where(honest, accuracy, np.nan), np.where(honest, own, np.nan)
-            share = float(accuracy[honest].mean())
-        counts = self.prepared.dataset.classes is not None and 0 <= share <= 1
-        return Evaluation(
-            accuracy=accuracy,
-            mean_model_accuracy=mean_model.metric,
-            images=images,
-            standard_error=float(np.sqrt(share * (1 - share) / images)) if counts else np.nan,
-            loss=self._gather([np.array([s.loss for s in part]) for part in by_shard]),
-            mean_model_loss=mean_model.loss,
-            class_accuracy=self._class_means(by_shard),
-            mean_model_class_accuracy=mean_model.by_class,
-            own_accuracy=own if np.isfinite(own).any() else None,
-            honest=honest,
-        )
-
-    def _class_means(self, by_shard: Sequence[Sequence[ModelScore]]) -> FloatArray | None:
-        """The accuracy of every class, mean of the workers by rising worker."""
-        if by_shard[0][0].by_class is None:
-            return None
-        by_worker = self._gather([np.array([s.by_class for s in part]) for part in by_shard])
-        if self.prepared.attackers:
-            by_worker = np.delete(by_worker, self.prepared.attackers, axis=0)
-        return np.asarray(by_worker.mean(axis=0))
 
 
 def _rows_in(name: str, state: Arrays, group: IntArray) -> IntArray:
@@ -487,12 +429,12 @@ def _rows_in(name: str, state: Arrays, group: IntArray) -> IntArray:
 
 
 class LocalShards:
-    """Shards that are plain objects."""
+    """Shards that are plain objects; groups are the workers of each, rising."""
 
     def __init__(self, shards: list[Shard]) -> None:
         self.shards = shards
         self.groups = [shard.spec.workers for shard in shards]
-        self.moved = 0
+        self.moved = 0  # bytes of models that went from one shard to another
         self._kept: list[Arrays] | None = None
 
     def map(
@@ -502,6 +444,8 @@ class LocalShards:
         /,
         **settings: Any,
     ) -> list[T]:
+        """Call a method of a part, such as Mixer.exchange: each call names its shard and has
+        arguments, all have the settings; shards work at once."""
         part = method.__qualname__.partition(".")[0]
         return [
             method(self.shards[shard].parts[part], *given, **settings) for shard, given in calls
@@ -513,6 +457,8 @@ class LocalShards:
         return self.shards[shard].tester.start(mean, whole=whole)
 
     def deliver(self, wanted: list[dict[int, IntArray]]) -> None:
+        """Bring every shard the trained models it wants: workers, or (receiver, sender) where a
+        message depends on its receiver, by the sender's shard."""
         for shard, origins in zip(self.shards, wanted, strict=True):
             sent = [self.shards[origin].mixer.send(workers) for origin, workers in origins.items()]
             self.moved += sum(rows.nbytes for _, rows in sent)
@@ -533,8 +479,7 @@ class LocalShards:
     def recover(self) -> None:
         """Objects are not lost."""
 
-    def restart(self) -> None:
-        """Objects are not lost."""
+    restart = recover
 
     def close(self) -> None:
         for shard in self.shards:

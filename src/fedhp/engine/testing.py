@@ -12,12 +12,13 @@ import numpy as np
 
 from fedhp.config import EvaluationConfig, Experiment, UntilConfig
 from fedhp.engine.accounting import Stopwatch, check_evaluation
-from fedhp.engine.executor import Evaluations, ModelTester, Pending, RoundExecutor, ShardLost
+from fedhp.engine.executor import Evaluations, Pending, RoundExecutor, ShardLost
 from fedhp.errors import Interrupted
 from fedhp.types import RoundRecord
 
 if TYPE_CHECKING:
     from fedhp.engine.loop import RoundLoop
+    from fedhp.engine.sharded import ShardedExecutor
 
 
 def is_due(evaluation: EvaluationConfig, round_index: int, *, started: float, clock: float) -> bool:
@@ -122,7 +123,7 @@ def tested_rounds(loop: RoundLoop) -> Iterator[RoundRecord]:
             if waiting is not None:
                 tested, waiting = waiting.finish(), None
                 yield tested
-            record = loop.finish(trained)
+            record = loop.finish(*trained)
         except ShardLost:
             loop.executor.recover()
             if waiting is not None:
@@ -151,7 +152,7 @@ class RoundTests:
     """A round that is complete but for its tests."""
 
     record: RoundRecord
-    tester: ModelTester
+    tester: ShardedExecutor
     last: bool
     pending: Pending[Evaluations] | None = None
 

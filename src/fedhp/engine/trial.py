@@ -40,8 +40,6 @@ def _try_algorithm(context: PlanningContext) -> None:
         problem, allowed = error.problem, error.allowed
     except FedhpError:
         raise
-    except _BadState as unusable:
-        problem, allowed = unusable.args
     except Exception as error:  # the code of a user may fail in any way
         words = " ".join(str(error).split())
         problem = (
@@ -55,10 +53,6 @@ def _try_algorithm(context: PlanningContext) -> None:
         allowed=allowed,
         fix="change the settings in [algorithm]" + (", or correct its code" if ":" in name else ""),
     )
-
-
-class _BadState(Exception):
-    """A problem, and what is allowed."""
 
 
 def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
@@ -84,10 +78,9 @@ def _check_state(state: Any, function: object, method: str) -> None:
     where = f" ({method}() is at {place})" if place else ""
     if not is_dataclass(state) or isinstance(state, type):
         kind = "None" if state is None else f"a {type(state).__name__}"
-        raise _BadState(
-            f"its state is {kind}{where}", "a dataclass of numpy arrays, numbers and strings"
-        )
+        allowed = "a dataclass of numpy arrays, numbers and strings"
+        raise BadPlan(f"its state is {kind}{where}", allowed=allowed)
     try:
         pack("state", state)
     except RunError as error:
-        raise _BadState(f"{error.problem}{where}", error.allowed) from error
+        raise BadPlan(f"{error.problem}{where}", allowed=error.allowed) from error

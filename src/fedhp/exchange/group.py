@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from fedhp.exchange.base import (
     GroupPart,
     Moment,
     Part,
-    SimulatedLinks,
     Unusable,
     check_array,
     is_number,
@@ -31,6 +30,9 @@ from fedhp.exchange.base import (
 )
 from fedhp.timing import INT8_BLOCK, Network, int8_bytes
 from fedhp.types import BoolArray, FloatArray, GroupRole, IntArray, Plan
+
+if TYPE_CHECKING:
+    from fedhp.world import World
 
 CHUNKS = 128
 LARGEST_RATE = 100.0
@@ -189,7 +191,7 @@ class GroupAverage(_Averages):
 
     # --- time and bytes ---------------------------------------------------------------------
 
-    def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
+    def lead_time_in(self, world: World, *, clock: float, event: int) -> float | None:
         jitter = None if world.jitter is None else world.jitter.factors(self.links, event)
         if not world.follows_trace or len(self.participants) < 2:
             return self.transfer_time(world.network(clock), jitter=jitter)
@@ -349,7 +351,7 @@ class DisjointGroups(_Averages):
                 f"its DisjointGroups has the fragments {fragments}", "the same fragment for all"
             )
 
-    def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
+    def lead_time_in(self, world: World, *, clock: float, event: int) -> float | None:
         times = [group.lead_time_in(world, clock=clock, event=event) for group in self.groups]
         return max(time or 0.0 for time in times)
 

@@ -30,13 +30,10 @@ class ShuffledEpochs:
         wanted = self.position + count
         while self.position < wanted:
             epoch, first = divmod(self.position, self._samples)
-            piece = self._order_of(epoch)[first : first + wanted - self.position]
+            if epoch != self._epoch:
+                rng = generator(self._seed, Purpose.EPOCHS, self._worker, epoch)
+                self._epoch, self._order = epoch, rng.permutation(self._samples)
+            piece = self._order[first : first + wanted - self.position]
             pieces.append(piece)
             self.position += len(piece)
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
-
-    def _order_of(self, epoch: int) -> IntArray:
-        if epoch != self._epoch:
-            rng = generator(self._seed, Purpose.EPOCHS, self._worker, epoch)
-            self._epoch, self._order = epoch, rng.permutation(self._samples)
-        return self._order

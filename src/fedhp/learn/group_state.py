@@ -147,7 +147,6 @@ class GroupState:
         return kept
 
     def give_up(self) -> None:
-        """Forget what was prepared."""
         self._prepared = []
 
     def served(self, models: Tensor) -> Tensor:

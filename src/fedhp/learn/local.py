@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -88,7 +88,9 @@ def train(
         torch.autograd.backward(loss)
         total += loss.detach()
         if steer is not None:
-            replica.set_gradient(steer(replica.gradient()[None], replica.row[None])[0])
+            steered = steer(replica.gradient()[None], replica.row[None])[0]
+            for tensor, view in zip(replica.trained, replica.views(steered), strict=True):
+                tensor.grad = view
         gradients = [tensor.grad for tensor in replica.trained]
         if moving is not None:
             moving.take()
@@ -102,8 +104,7 @@ def train(
     return float(total) / steps if steps else float("nan")
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What one worker measured of its objective."""
 
     smoothness: float

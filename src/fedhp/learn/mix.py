@@ -59,10 +59,27 @@ def mix(
     kernel = choose(weights, after.device) if kernel == "auto" else kernel
     if kernel == "ordered":
         mix_ordered(list(after), weights, mixed=mixed, out=out, run=run)
-    elif kernel == "sparse":
-        _mix_sparse(after, weights, mixed, out, run)
     else:
-        _mix_dense(after, weights, mixed, out, run)
+        sparse, cpu = kernel == "sparse", after.device.type == "cpu"
+        if sparse:
+            matrix = _sparse_matrix(weights).to(after.device)
+            block = max(256, min(8192, _SPARSE_BYTES // (4 * len(after))))
+        else:
+            matrix = torch.from_numpy(weights.toarray()).to(after)
+            block = max(1024, _DENSE_BYTES // (4 * len(after))) if cpu else max(1, mixed)
+
+        def job(start: int) -> None:
+            stop = min(start + block, mixed)
+            torch.mm(matrix, after[:, start:stop], out=out[:, start:stop])
+
+        list(run(job, range(0, mixed, block)))
+        # A worker without a neighbor keeps its bits. With push-sum one that only sends keeps a part
+        # of its model: that is a product like any other.
+        if not sparse:
+            own = weights.diagonal() == 1.0
+            alone = np.flatnonzero(own & (np.diff(weights.indptr) == 1))
+            if len(alone):
+                out[alone] = after[alone]
     if mixed < after.shape[1]:
         out[:, mixed:] = after[:, mixed:]
 
@@ -87,41 +104,16 @@ def mix_ordered(
     list(run(job, range(0, mixed, _ORDERED_COLUMNS)))
 
 
-def _mix_dense(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: Map) -> None:
-    matrix = torch.from_numpy(weights.toarray()).to(after)
-    block = max(1024, _DENSE_BYTES // (4 * len(after))) if after.device.type == "cpu" else mixed
-
-    def job(start: int) -> None:
-        stop = min(start + block, mixed)
-        torch.mm(matrix, after[:, start:stop], out=out[:, start:stop])
-
-    list(run(job, range(0, mixed, max(1, block))))
-    # A worker without a neighbor keeps its bits. With push-sum one that only sends keeps a part of
-    # its model: that is a product like any other.
-    own = weights.diagonal()
-    alone = np.flatnonzero((np.diff(weights.indptr) == 1) & (own == 1.0))
-    if len(alone):
-        out[alone] = after[alone]
-
-
-def _mix_sparse(after: Tensor, weights: csr_array, mixed: int, out: Tensor, run: Map) -> None:
+def _sparse_matrix(weights: csr_array) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
-        matrix = torch.sparse_csr_tensor(
+        return torch.sparse_csr_tensor(
             torch.from_numpy(weights.indptr.astype(np.int32)),
             torch.from_numpy(weights.indices.astype(np.int32)),
             torch.from_numpy(weights.data.astype(np.float32)),
             size=weights.shape,
             check_invariants=True,  # cheap, once per round
-        ).to(after.device)
-
-    block = max(256, min(8192, _SPARSE_BYTES // (4 * len(after))))
-
-    def job(start: int) -> None:
-        stop = min(start + block, mixed)
-        torch.mm(matrix, after[:, start:stop], out=out[:, start:stop])
-
-    list(run(job, range(0, mixed, block)))
+        )
 
 
 def distance(left: Tensor, right: Tensor) -> float:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -68,33 +68,20 @@ def alexnet(shape: tuple[int, ...], classes: int, *, width: Width = 1.0) -> nn.M
     4,874,058 parameters for 3x32x32 and 10 classes. Trains at learning rate 0.1.
     """
     channels, height, side = _image("alexnet", shape, least=15)
-    one, two, three, four, five = (_scaled(size, width) for size in (64, 192, 384, 256, 256))
-    hidden = _scaled(1024, width)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for place, (size, kernel, pooled) in enumerate(_ALEXNET, start=1):
+        out, stride = _scaled(size, width), 2 if place == 1 else 1
+        layers[f"conv{place}"] = nn.Conv2d(channels, out, kernel, stride, padding=kernel // 2)
+        if pooled:
+            layers[f"pool{place}"] = nn.MaxPool2d(2)
+        layers[f"relu{place}"] = nn.ReLU()
+        channels = out
     height, side = (math.ceil(size / 2) // 8 for size in (height, side))
-    return _network(
-        SMALL_OUTPUT,
-        conv1=nn.Conv2d(channels, one, 11, stride=2, padding=5),
-        pool1=nn.MaxPool2d(2),
-        relu1=nn.ReLU(),
-        conv2=nn.Conv2d(one, two, 7, padding=3),
-        pool2=nn.MaxPool2d(2),
-        relu2=nn.ReLU(),
-        conv3=nn.Conv2d(two, three, 3, padding=1),
-        relu3=nn.ReLU(),
-        conv4=nn.Conv2d(three, four, 3, padding=1),
-        relu4=nn.ReLU(),
-        conv5=nn.Conv2d(four, five, 3, padding=1),
-        pool5=nn.MaxPool2d(2),
-        relu5=nn.ReLU(),
-        flatten=nn.Flatten(),
-        dense1=nn.Linear(five * height * side, hidden),
-        relu6=nn.ReLU(),
-        dense2=nn.Linear(hidden, hidden),
-        relu7=nn.ReLU(),
-        output=nn.Linear(hidden, classes),
-    )
+    return _with_dense(layers, channels * height * side, _scaled(1024, width), classes)
 
 
+# Channels, size of the kernel, and whether a pool follows.
+_ALEXNET = ((64, 11, True), (192, 7, True), (384, 3, False), (256, 3, False), (256, 3, True))
 _VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
@@ -124,12 +111,19 @@ def vgg16(
                 layers[f"pool{group}"] = nn.MaxPool2d(2)
             layers[f"relu{tag}"] = nn.ReLU()
             channels = out
-    hidden = _scaled(512, width)
+    inputs = channels * (height // 32) * (side // 32)
+    return _with_dense(layers, inputs, _scaled(512, width), classes)
+
+
+def _with_dense(
+    layers: Mapping[str, nn.Module], inputs: int, hidden: int, classes: int
+) -> nn.Module:
+    """Five groups of convolutions, then two hidden dense layers."""
     return _network(
         SMALL_OUTPUT,
         **layers,
         flatten=nn.Flatten(),
-        dense1=nn.Linear(channels * (height // 32) * (side // 32), hidden),
+        dense1=nn.Linear(inputs, hidden),
         relu6=nn.ReLU(),
         dense2=nn.Linear(hidden, hidden),
         relu7=nn.ReLU(),

@@ -6,7 +6,6 @@ AdamW; the gradient gets the proximal term of FedProx first, then it is clipped 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -140,7 +139,9 @@ class LocalSteps:
             moved = torch._foreach_sub(weights, [self._start[index] for index in reached])
             torch._foreach_add_(slopes, moved, alpha=settings.proximal)
         if settings.clip_norm is not None:
-            _clip(slopes, settings.clip_norm)
+            total = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(slopes))))
+            factor = settings.clip_norm / (total + _CLIP_EPSILON)
+            torch._foreach_mul_(slopes, factor.clamp(max=1.0))
         if settings.adamw:
             self._adamw(slopes, reached)
         else:
@@ -181,10 +182,3 @@ class LocalSteps:
         torch._foreach_add_(scale, settings.epsilon)
         step = rate / (1 - settings.beta1**self._count)
         torch._foreach_addcdiv_(weights, all_firsts, scale, value=-step)
-
-
-def _clip(slopes: Sequence[Tensor], most: float) -> None:
-    """Scale gradients so that the norm of all together is at most `most`."""
-    norms = torch._foreach_norm(list(slopes))
-    total = torch.linalg.vector_norm(torch.stack(list(norms)))
-    torch._foreach_mul_(list(slopes), (most / (total + _CLIP_EPSILON)).clamp(max=1.0))

@@ -48,7 +48,6 @@ class VectorSlot(Slot):
 
     @property
     def columns(self) -> slice:
-        """Its columns."""
         return slice(self.start, self.stop)
 
 
@@ -90,7 +89,6 @@ class Layout:
 
     @property
     def mixed_ends(self) -> tuple[int, ...]:
-        """Where the tensors that travel end."""
         return tuple(slot.stop for slot in self.sent_slots)
 
     @property
@@ -228,13 +226,7 @@ class Replica:
             [(torch.zeros_like(t) if t.grad is None else t.grad).reshape(-1) for t in self.trained]
         )
 
-    def set_gradient(self, gradient: Tensor) -> None:
-        """Another gradient, as one vector."""
-        for tensor, view in zip(self.trained, self.views(gradient), strict=True):
-            tensor.grad = view
-
     def clear(self) -> None:
-        """Forget the gradients."""
         for tensor in self.trained:
             tensor.grad = None
 

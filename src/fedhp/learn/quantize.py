@@ -82,7 +82,6 @@ def to_int8_blocks(row: Row) -> tuple[NDArray[np.int8], Row]:
 
 
 def from_int8_blocks(codes: NDArray[np.int8], scales: Row) -> Row:
-    """The row that was encoded by blocks."""
     row = np.empty(len(codes), dtype=np.float32)
     with np.errstate(over="ignore"):
         for part in slices(len(codes)):
@@ -120,7 +119,6 @@ def scales_for(tops: NDArray[np.float64]) -> Row:
 
 
 def all_finite(values: NDArray[Any]) -> bool:
-    """Whether no value is NaN or infinite."""
     return all(bool(np.isfinite(values[part]).all()) for part in slices(len(values)))
 
 

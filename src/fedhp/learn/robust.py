@@ -41,7 +41,8 @@ def combine(
     if not peers:
         return own.clone()
     if rule == "clip":
-        return _clipped(own, peers, _shares(weights, own_weight), clip, radius)
+        total = own_weight + sum(weights)  # the shares of all sum to 1
+        return _clipped(own, peers, [weight / total for weight in weights], clip, radius)
     if rule == "krum":
         return _krum([own, *peers], poisoned)
     count = 1 + len(peers)
@@ -52,12 +53,6 @@ def combine(
     else:
         raise ValueError(f"unknown rule {rule!r}; allowed: {', '.join(ROBUST_RULES)}")
     return _middle(own, peers, cut)
-
-
-def _shares(weights: Sequence[float], own_weight: float) -> list[float]:
-    """The peers' weights, scaled so that they and the own weight sum to 1."""
-    total = own_weight + sum(weights)
-    return [weight / total for weight in weights]
 
 
 def _clipped(

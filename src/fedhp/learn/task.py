@@ -32,19 +32,15 @@ class Task(Protocol):
 
     def data(self) -> Dataset:
         """The training and test data; called once per run and process."""
-        ...
 
     def model(self) -> nn.Module:
         """A new module, initialised from torch's default generator."""
-        ...
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss over a batch, a scalar with a gradient."""
-        ...
 
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
         """The quality over the whole evaluated set; higher is better."""
-        ...
 
 
 _MEMBERS = ("metric_name", "data", "model", "loss", "metric")
@@ -60,15 +56,12 @@ class Classification:
         self._factory = factory
 
     def data(self) -> Dataset:
-        """The data set it was built with."""
         return self._dataset
 
     def with_data(self, dataset: Dataset) -> Classification:
-        """The same task on other samples."""
         return Classification(dataset, self._factory)
 
     def model(self) -> nn.Module:
-        """A new module from the factory."""
         return self._factory()
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

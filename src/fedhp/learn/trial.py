@@ -59,7 +59,7 @@ class _Trial:
         self.key = "model.name" if self.built_in else "task.name"
 
     def run(self, batch_size: int, dataset: Dataset | None) -> TaskFacts:
-        dataset = self.checked(self.data() if dataset is None else dataset)
+        dataset = self.checked(self.data()) if dataset is None else dataset
         train = _samples(
             dataset.train_inputs, dataset.train_targets, min(batch_size, _TRAIN_SAMPLES)
         )

@@ -44,20 +44,11 @@ class LinkTable:
 
     def columns(self) -> Columns:
         """The columns of the table `links`, without the round."""
-        verdicts: list[int | None] = self.verdict.tolist()
+        columns = {name: getattr(self, name).tolist() for name in self.__slots__[:-1]}
         if (self.verdict < 0).any():
-            verdicts = [None if verdict == -1 else verdict for verdict in verdicts]
-        return [
-            self.a.tolist(),
-            self.b.tolist(),
-            self.used.astype(np.int64).tolist(),
-            self.size.tolist(),
-            self.link_time.tolist(),
-            self.distance.tolist(),
-            verdicts,
-            self.planned.tolist(),
-            self.estimated.tolist(),
-        ]
+            verdicts = columns["verdict"]
+            columns["verdict"] = [None if verdict == -1 else verdict for verdict in verdicts]
+        return list(columns.values())
 
     def verdict_columns(self) -> Columns:
         """Each verdict that occurs, how many links have it, and how many of these are used."""

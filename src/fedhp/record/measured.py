@@ -61,7 +61,6 @@ class MeasuredRounds:
         self._links: tuple[int, IntArray, FloatArray] | None = None  # of the round asked for last
 
     def outcome(self) -> Rounds:
-        """The results of the rounds."""
 
         def of_rounds(column: str) -> FloatArray:
             return self._run.array("rounds", column)[: self.rounds]

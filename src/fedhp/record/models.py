@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedhp import components
 from fedhp.algorithms import load_algorithm
@@ -18,7 +18,7 @@ from fedhp.config.origins import Origins
 from fedhp.data import load_data
 from fedhp.errors import RunError
 from fedhp.files import storage_errors, write_parts
-from fedhp.learn.params import Layout, Slot, layout_of
+from fedhp.learn.params import layout_of
 from fedhp.learn.task import initial_model, make_task
 from fedhp.record.checkpoint import Checkpoint, served_models
 from fedhp.record.tensors import tensor_parts
@@ -93,17 +93,6 @@ class RunModels:
             vectors=rule_of(self._algorithm).vectors,
             epochs=self._experiment.training.batches == "epochs",
         )
-        self._check(layout, row, counters)
-        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-        with torch.no_grad():
-            for slots, values in ((layout.slots, row), (layout.counters, counters)):
-                for slot in slots:
-                    tensors[slot.name].copy_(_part(values, slot))
-        return module.eval()
-
-    def _check(
-        self, layout: Layout, row: np.ndarray[Any, Any], counters: np.ndarray[Any, Any]
-    ) -> None:
         if (layout.width, layout.counter_width) != (len(row), len(counters)):
             raise RunError(
                 f"{self._folder}: the model has {layout.width} numbers now, "
@@ -111,7 +100,10 @@ class RunModels:
                 allowed="the model and task that the run was started with, code included",
                 fix="undo the change in your own model or task",
             )
-
-
-def _part(values: np.ndarray[Any, Any], slot: Slot) -> Tensor:
-    return torch.from_numpy(np.array(values[slot.start : slot.stop])).view(slot.shape)
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for slots, values in ((layout.slots, row), (layout.counters, counters)):
+                for slot in slots:
+                    part = np.array(values[slot.start : slot.stop])
+                    tensors[slot.name].copy_(torch.from_numpy(part).view(slot.shape))
+        return module.eval()

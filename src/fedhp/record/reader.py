@@ -149,11 +149,17 @@ class RunReader:
 
     def blocks(self, name: str) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a table, some at a time, after its header: for large tables."""
-        names = self._store.names(name)
         blocks = self._store.blocks(name)
-        if VERDICT not in names:
-            return blocks
-        return _with_words(blocks, names.index(VERDICT))
+        yield (header := next(blocks))
+        column = header[0].index(VERDICT) if VERDICT in header[0] else None
+        for rows in blocks:
+            yield (
+                rows
+                if column is None
+                else [
+                    (*row[:column], _verdict_word(row[column]), *row[column + 1 :]) for row in rows
+                ]
+            )
 
     def column_types(self, name: str) -> dict[str, str]:
         """The columns of a table with their types: INTEGER, REAL or TEXT."""
@@ -238,14 +244,6 @@ def _verdict_word(verdict: int | None) -> str | None:
     return VERDICT_WORDS.get(verdict, str(verdict))
 
 
-def _with_words(
-    blocks: Iterator[list[tuple[Any, ...]]], column: int
-) -> Iterator[list[tuple[Any, ...]]]:
-    yield next(blocks)  # the header
-    for rows in blocks:
-        yield [(*row[:column], _verdict_word(row[column]), *row[column + 1 :]) for row in rows]
-
-
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """One run in numbers; the fields of `--json`."""
@@ -293,7 +291,8 @@ def summarize(run: RunReader) -> RunSummary:
     """Final = mean of the last `final_tests` tests; time and bytes to target as in `time_to`."""
     rounds, tests = run.table("rounds"), run.table("evaluations")
     evaluation, interpolated = run.meta("experiment")["evaluation"], interpolates(run)
-    last = tests_in_final(len(tests["accuracy"]), final_mean=evaluation["final_mean"])
+    # The final number is that of one test where there are only a few.
+    last = evaluation["final_mean"] if len(tests["accuracy"]) >= TESTS_FOR_A_MEAN else 1
     own = run.table("own_test_metrics", first_round=min(tests["round"][-last:], default=0))
     losses = final_metrics(run, "test_metrics", tests["round"][-last:])
     classes = final_metrics(run, "class_test_metrics", tests["round"][-last:])
@@ -375,11 +374,6 @@ def worker_finals(run: RunReader, rounds: Sequence[int]) -> dict[int, float]:
     for worker, accuracy in zip(tests["worker"], tests["accuracy"], strict=True):
         by_worker.setdefault(worker, []).append(accuracy)
     return {worker: float(np.mean(values)) for worker, values in by_worker.items()}
-
-
-def tests_in_final(tests: int, *, final_mean: int) -> int:
-    """How many of the last tests the final number averages: one where there are only a few."""
-    return final_mean if tests >= TESTS_FOR_A_MEAN else 1
 
 
 def target_key(target: float) -> str:

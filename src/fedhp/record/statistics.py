@@ -39,7 +39,6 @@ class Interval:
     count: int
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "count": self.count}
 
 

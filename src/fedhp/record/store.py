@@ -183,7 +183,6 @@ class Store:
 
     @classmethod
     def create(cls, folder: Path) -> Store:
-        """A new, empty record."""
         path = folder / RECORD_FILE
         with _clear_errors(path):
             connection = _connect(path, "rwc")
@@ -196,7 +195,6 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path, *, write: bool = False) -> Store:
-        """An existing record."""
         path = folder / RECORD_FILE
         if not os.path.lexists(path):
             raise RunError(
@@ -239,7 +237,6 @@ class Store:
             self._execute(f"ALTER TABLE workers ADD COLUMN {_declared(column)}")
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def leave_wal_mode(self) -> None:
@@ -455,7 +452,6 @@ class Store:
                 self._execute("ROLLBACK")
 
     def names(self, table: str) -> list[str]:
-        """The names of a table's columns."""
         return list(self.columns(table, where="0"))
 
     def types(self, table: str) -> dict[str, str]:

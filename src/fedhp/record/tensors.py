@@ -51,9 +51,15 @@ def tensor_parts(arrays: Arrays, metadata: Mapping[str, str]) -> Iterator[bytes 
     header: dict[str, Any] = {METADATA: dict(metadata)}
     offset = 0
     for name in order:
+        if arrays[name].dtype.str not in DTYPE_NAMES:
+            raise RunError(
+                f"the array {name} holds {arrays[name].dtype}, which a checkpoint cannot hold",
+                allowed="booleans, and integers and floats of up to 64 bits",
+                fix="keep only these in the algorithm's state dataclass",
+            )
         end = offset + arrays[name].nbytes
         header[name] = {
-            "dtype": _dtype_name(name, arrays[name]),
+            "dtype": DTYPE_NAMES[arrays[name].dtype.str],
             "shape": list(arrays[name].shape),
             "data_offsets": [offset, end],
         }
@@ -67,17 +73,6 @@ def _parts(header: bytes, arrays: list[NDArray[Any]]) -> Iterator[bytes | memory
     yield len(header).to_bytes(8, "little") + header
     for array in arrays:
         yield from array_blocks(array)
-
-
-def _dtype_name(name: str, array: NDArray[Any]) -> str:
-    dtype_name = DTYPE_NAMES.get(array.dtype.str)
-    if dtype_name is None:
-        raise RunError(
-            f"the array {name} holds {array.dtype}, which a checkpoint cannot hold",
-            allowed="booleans, and integers and floats of up to 64 bits",
-            fix="keep only these in the algorithm's state dataclass",
-        )
-    return dtype_name
 
 
 def array_blocks(array: NDArray[Any]) -> Iterator[memoryview]:

@@ -34,7 +34,6 @@ class Pace:
     plan_was_right: bool | None  # None: the plan named nobody, or nobody was last
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -50,7 +49,6 @@ def read_paces(
 
 
 def read_pace(run: RunReader, round_index: int) -> Pace:
-    """Who set the pace in a round."""
     return read_paces(run, first_round=round_index, last_round=round_index)[0]
 
 

@@ -3,25 +3,22 @@ depend on virtual time; never are all workers away."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from fedhp.config import AbsenceConfig, WorldConfig
 from fedhp.errors import ConfigError
 from fedhp.seeds import Purpose, generator
-from fedhp.types import BoolArray, FloatArray
+from fedhp.types import BoolArray
+
+if TYPE_CHECKING:
+    from fedhp.world.fedscale import ClientAvailability
+    from fedhp.world.trace import Trace
 
 
-class RecordedPresence(Protocol):
-    """Presence as a function of virtual time: of a trace, or of FedScale's clients."""
-
-    def available_at(self, time: float) -> BoolArray:
-        """Which workers are available, [N]."""
-
-    def seconds_away(self, time: float) -> FloatArray:
-        """How long until each worker is available again, [N]; infinity for never."""
+RecordedPresence: TypeAlias = "Trace | ClientAvailability"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +74,4 @@ def build_availability(
                 allowed="at least one worker present in every round",
                 fix="shorten an absence",
             )
-    absences = tuple(config.away)
-    return Availability(seed, workers, absences, config.away_probability, recorded)
+    return replace(listed, probability=config.away_probability, recorded=recorded)

@@ -86,15 +86,3 @@ def _assign(config: WorldConfig, workers: int) -> list[str]:
             fix='set world.devices = ["laptop"]',
         )
     return [config.devices[i % len(config.devices)] for i in range(workers)]
-
-
-def constant_devices(step_time: FloatArray, *, name: str) -> Devices:
-    """Machines of one name whose steps always take these times, [N]."""
-    return Devices(
-        seed=0,
-        names=(name,) * len(step_time),
-        mean=step_time,
-        sd=np.zeros(len(step_time)),
-        drift=0.0,
-        floor=1.0,
-    )

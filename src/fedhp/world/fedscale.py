@@ -21,6 +21,7 @@ from fedhp.config import WorldConfig
 from fedhp.errors import ConfigError, DataError, about
 from fedhp.seeds import Purpose, generator
 from fedhp.types import BoolArray, FloatArray
+from fedhp.world.devices import Devices
 
 Clients: TypeAlias = dict[str, dict[str, Any]]  # by the name of the client
 
@@ -29,14 +30,12 @@ TRAINING_FACTOR = 3.0
 _PICKLE = b"\x80"  # how every pickle of a protocol above 1 begins
 _LARGEST = 1 << 30  # bytes
 CONVERT = "convert it once to JSON as docs/experiments.md shows (FedScale)"
-
-
-@dataclass(frozen=True, slots=True)
-class ClientDevices:
-    """Constant speeds, [N] each."""
-
-    step_time: FloatArray  # s
-    bandwidth: FloatArray  # bits per second
+CORRECT = "correct that client, or remove it"
+# The numbers of a client, by the setting that names the file.
+_FIELDS = {
+    "world.device_trace": ("computation", "communication"),
+    "world.availability_trace": ("active", "inactive", "finish_time"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class ClientAvailability:
     speed: float = 1.0  # seconds of the trace per second of virtual time
 
     def available_at(self, time: float) -> BoolArray:
-        """Which workers are available, [N]."""
         here: BoolArray = self.seconds_away(time) == 0
         return here
 
@@ -71,70 +69,50 @@ class ClientAvailability:
 
 def read_clients(
     config: WorldConfig, *, workers: int, seed: int, batch_size: int
-) -> tuple[ClientDevices | None, ClientAvailability | None]:
-    """What the two files say about the clients that take the workers' places."""
-    device_key, times_key = "world.device_trace", "world.availability_trace"
-    with about(device_key):
-        devices = _read(config.device_trace, device_key, _device_rows)
-    with about(times_key):
-        availability = _read(config.availability_trace, times_key, _interval_rows)
-    for name, clients in ((device_key, devices), (times_key, availability)):
-        if clients is not None and len(clients) < workers:
+) -> tuple[tuple[Devices, FloatArray] | None, ClientAvailability | None]:
+    """What the two files say about the clients that take the workers' places: devices and their
+    bandwidth in bits per second, and when each is there.
+
+    The same clients are taken from both files, where there are enough of them."""
+    paths = dict(zip(_FIELDS, (config.device_trace, config.availability_trace), strict=True))
+    files: dict[str, Clients] = {}
+    for key, path in paths.items():
+        if path is not None:
+            with about(key):
+                files[key] = _read(path, key)
+    for key, clients in files.items():
+        if len(clients) < workers:
             raise ConfigError(
                 f"the file has {len(clients)} clients, but workers = {workers}",
-                key=name,
+                key=key,
                 allowed="at least as many clients as workers",
                 fix=f"set workers to at most {len(clients)}, or use a larger file",
                 others=("workers",),
             )
-    chosen_devices, chosen_times = _choose(
-        devices, availability, workers=workers, seed=seed, how=config.trace_clients
-    )
-    built_devices, built_times = None, None
-    if devices is not None:
-        chosen = [(name, devices[name]) for name in chosen_devices]
-        with about(device_key):
-            where = f"{device_key} = {config.device_trace}"
-            built_devices = _devices(chosen, batch_size, where)
-    if availability is not None:
-        chosen = [(name, availability[name]) for name in chosen_times]
-        with about(times_key):
-            where = f"{times_key} = {config.availability_trace}"
-            built_times = _availability(chosen, where, config.availability_speed)
-    return built_devices, built_times
-
-
-def _choose(
-    devices: Clients | None,
-    availability: Clients | None,
-    *,
-    workers: int,
-    seed: int,
-    how: str,
-) -> tuple[list[str], list[str]]:
-    """The clients of both files that take the workers' places: the same ones in both, where there
-    are enough of them."""
-    first, second = list(devices or ()), list(availability or ())
-    if devices is not None and availability is not None:
-        common = [name for name in first if name in availability]
-        if len(common) >= workers:
-            first = second = common
-
-    def some(names: list[str]) -> list[str]:
-        if how == "first" or not names:
-            return names[:workers]
-        rng = generator(seed, Purpose.CLIENTS)
-        return [names[i] for i in rng.choice(len(names), workers, replace=False).tolist()]
-
-    return some(first), some(second)
+    common = [name for name in next(iter(files.values())) if all(name in f for f in files.values())]
+    devices, availability = None, None
+    for key, clients in files.items():
+        names = common if len(common) >= workers else list(clients)
+        if config.trace_clients != "first":
+            order = generator(seed, Purpose.CLIENTS).choice(len(names), workers, replace=False)
+            names = [names[i] for i in order.tolist()]
+        chosen = [
+            (f"{key} = {paths[key]}, client {name}", clients[name]) for name in names[:workers]
+        ]
+        with about(key):
+            if "computation" in _FIELDS[key]:
+                devices = _devices(chosen, batch_size)
+            else:
+                availability = _availability(chosen, config.availability_speed)
+    return devices, availability
 
 
 def _devices(
-    clients: Sequence[tuple[str, Mapping[str, Any]]], batch_size: int, where: str
-) -> ClientDevices:
+    clients: Sequence[tuple[str, Mapping[str, Any]]], batch_size: int
+) -> tuple[Devices, FloatArray]:
+    """Machines whose steps always take the same time."""
     step_time, bandwidth = [], []
-    for name, facts in clients:
-        at = f"{where}, client {name}"
+    for at, facts in clients:
         milliseconds = _number(facts, "computation", at, least=1e-3, most=1e7)
         kilobits = _number(facts, "communication", at, least=1e-3, most=1e9)
         seconds = TRAINING_FACTOR * batch_size * milliseconds / 1000
@@ -146,15 +124,16 @@ def _devices(
             )
         step_time.append(seconds)
         bandwidth.append(1000 * kilobits)
-    return ClientDevices(np.array(step_time), np.array(bandwidth))
+    names, constant = ("client",) * len(clients), np.zeros(len(clients))
+    devices = Devices(0, names, np.array(step_time), sd=constant, drift=0.0, floor=1.0)
+    return devices, np.array(bandwidth)
 
 
 def _availability(
-    clients: Sequence[tuple[str, Mapping[str, Any]]], where: str, speed: float
+    clients: Sequence[tuple[str, Mapping[str, Any]]], speed: float
 ) -> ClientAvailability:
     starts, ends, periods = [], [], []
-    for name, facts in clients:
-        at = f"{where}, client {name}"
+    for at, facts in clients:
         period = _number(facts, "finish_time", at, least=1e-3, most=1e12)
         active, inactive = (_times(facts, field, at, period) for field in ("active", "inactive"))
         active, inactive = _whole_intervals(active, inactive, period)
@@ -162,13 +141,13 @@ def _availability(
             raise DataError(
                 f"{at}: {len(active)} active and {len(inactive)} inactive times do not alternate",
                 allowed="each active time followed by an inactive one",
-                fix="correct that client, or remove it",
+                fix=CORRECT,
             )
         if not (inactive[:-1] <= active[1:]).all():
             raise DataError(
                 f"{at}: a time of activity begins before the one before has ended",
                 allowed="active times that rise, each after the inactive one before",
-                fix="correct that client, or remove it",
+                fix=CORRECT,
             )
         starts.append(active)
         ends.append(inactive)
@@ -200,14 +179,14 @@ def _times(facts: Mapping[str, Any], field: str, where: str, period: float) -> F
         raise DataError(
             f"{where}: {field} is {_short(values)}",
             allowed="a list of times in seconds",
-            fix="correct that client, or remove it",
+            fix=CORRECT,
         )
     bad = next((value for value in values if not 0 <= value <= period), None)
     if bad is not None:
         raise DataError(
             f"{where}: the {field} time {_short(bad)}",
             allowed=f"times from 0 to finish_time = {period:g}",
-            fix="correct that client, or remove it",
+            fix=CORRECT,
         )
     return np.array(values, dtype=np.float64)
 
@@ -220,7 +199,7 @@ def _number(
         raise DataError(
             f"{where}: {field} is {_short(value)}",
             allowed=f"a number from {least:g} to {most:g}",
-            fix="correct that client, or remove it",
+            fix=CORRECT,
         )
     return float(value)
 
@@ -234,12 +213,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _read(
-    path: str | None, key: str, rows: Callable[[list[dict[str, str]], str], Clients]
-) -> Clients | None:
+def _read(path: str, key: str) -> Clients:
     """The clients of a JSON or CSV file."""
-    if path is None:
-        return None
     where = f"{key} = {path}"
     allowed = "a JSON or CSV file with the fields of FedScale"
     try:
@@ -271,7 +246,7 @@ def _read(
         raise DataError(f"{where}: cannot be read: {error}", allowed=allowed, fix=CONVERT) from None
     if not table:
         raise DataError(f"{where}: the file has no clients", allowed=allowed, fix=CONVERT)
-    return rows(table, where)
+    return _csv_clients(table, _FIELDS[key], where)
 
 
 def _once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
@@ -306,53 +281,37 @@ def _json_clients(content: Any, where: str) -> Clients:
     return {str(name): facts for name, facts in content.items()}
 
 
-def _device_rows(table: list[dict[str, str]], where: str) -> Clients:
-    _check_columns(table, ("client", "computation", "communication"), where)
-    clients: Clients = {}
-    for line, row in enumerate(table, start=2):
-        at = f"{where}, line {line}"
-        if row["client"] in clients:
-            raise DataError(
-                f"{at}: client {row['client']} is listed twice",
-                allowed="one line for each client",
-                fix="remove one of the two",
-            )
-        clients[row["client"]] = {
-            name: _value(row[name], name, at) for name in ("computation", "communication")
-        }
-    return clients
-
-
-def _interval_rows(table: list[dict[str, str]], where: str) -> Clients:
-    """One row for each time that a client is active."""
-    _check_columns(table, ("client", "active", "inactive", "finish_time"), where)
-    clients: Clients = {}
-    for line, row in enumerate(table, start=2):
-        at = f"{where}, line {line}"
-        period = _value(row["finish_time"], "finish_time", at)
-        facts = clients.setdefault(
-            row["client"], {"active": [], "inactive": [], "finish_time": period}
-        )
-        if period != facts["finish_time"]:
-            raise DataError(
-                f"{at}: finish_time is {period:g}, but {facts['finish_time']:g} in an earlier line "
-                f"of client {row['client']}",
-                allowed="one finish_time for each client",
-                fix="correct that line; two clients need two names",
-            )
-        for name in ("active", "inactive"):
-            facts[name].append(_value(row[name], name, at))
-    return clients
-
-
-def _check_columns(table: list[dict[str, str]], wanted: tuple[str, ...], where: str) -> None:
-    missing = [name for name in wanted if name not in table[0]]
-    if missing:
+def _csv_clients(table: list[dict[str, str]], fields: tuple[str, ...], where: str) -> Clients:
+    """One row for each client, or for each time that it is active."""
+    wanted = ("client", *fields)
+    if any(name not in table[0] for name in wanted):
         raise DataError(
             f"{where}: the columns are {', '.join(str(name) for name in table[0])}",
             allowed=", ".join(wanted),
             fix="correct the header line",
         )
+    clients: Clients = {}
+    for line, row in enumerate(table, start=2):
+        at, name = f"{where}, line {line}", row["client"]
+        facts: dict[str, Any] = {field: _value(row[field], field, at) for field in fields}
+        if "finish_time" not in facts and name in clients:
+            raise DataError(
+                f"{at}: client {name} is listed twice",
+                allowed="one line for each client",
+                fix="remove one of the two",
+            )
+        times = [field for field in ("active", "inactive") if field in facts]
+        earlier = clients.setdefault(name, {**facts, **{field: [] for field in times}})
+        if facts.get("finish_time") != earlier.get("finish_time"):
+            raise DataError(
+                f"{at}: finish_time is {facts['finish_time']:g}, but "
+                f"{earlier['finish_time']:g} in an earlier line of client {name}",
+                allowed="one finish_time for each client",
+                fix="correct that line; two clients need two names",
+            )
+        for field in times:
+            earlier[field].append(facts[field])
+    return clients
 
 
 def _value(text: str | None, column: str, where: str) -> float:

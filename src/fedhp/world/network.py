@@ -54,7 +54,6 @@ class Bandwidth:
         return self._last[1]
 
     def next_change(self, time: float) -> float:
-        """When the next interval begins."""
         following = int(time / self._config.interval) + 1
         while following * self._config.interval <= time:  # the division may round down
             following += 1

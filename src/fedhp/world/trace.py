@@ -62,12 +62,10 @@ class Trace:
 
     @property
     def has_links(self) -> bool:
-        """Whether the speed of the links is recorded."""
         return bool(self.bandwidth or self.uplink)
 
     @property
     def per_link(self) -> bool:
-        """Whether bandwidth is recorded per link."""
         return any(a != b for a, b in self.bandwidth)
 
     def bandwidth_at(self, time: float, unit_bits: float) -> FloatArray:
@@ -92,7 +90,6 @@ class Trace:
         return up, down
 
     def available_at(self, time: float) -> BoolArray:
-        """Which workers are available, [N]."""
         here, time = np.ones(self.workers, dtype=np.bool_), self.within(time)
         for worker, series in self.presence.items():
             here[worker] = series.at(time) > 0
@@ -114,7 +111,6 @@ class Trace:
         return seconds
 
     def other_time_at(self, worker: int, time: float) -> float:
-        """Seconds of a round besides steps and transfers."""
         recorded = self.other_time.get(worker)
         return 0.0 if recorded is None else recorded.at(self.within(time))
 
@@ -130,7 +126,6 @@ class Trace:
         return max(change, nextafter(time, inf))  # the sum may round down
 
     def step_time_at(self, worker: int, time: float) -> float:
-        """Seconds per step."""
         return self.step_time[worker].at(self.within(time))
 
 
@@ -190,31 +185,27 @@ def _add(trace: Trace, row: dict[str, str], where: str) -> None:
         ("uplink", trace.uplink, worker, 1e-6, 1e9),
         ("downlink", trace.downlink, worker, 1e-6, 1e9),
         ("other_time", trace.other_time, worker, 0.0, 1e4),
+        ("available", trace.presence, worker, 0.0, 1.0),
     )
-    for column, series, key, least, most in recorded:
-        if row.get(column):
-            value = _number(row[column], column, where, least=least, most=most)
-            _append(series.setdefault(key, _Series()), time, value, where)
-    if row.get("available"):
-        if row["available"].strip() not in ("0", "1"):
+    for column, by_key, key, least, most in recorded:
+        if not row.get(column):
+            continue
+        value = _number(row[column], column, where, least=least, most=most)
+        if column == "available" and row[column].strip() not in ("0", "1"):
             raise DataError(
                 f"{where}: available is {row['available']!r}",
                 allowed="1 (the worker is there) or 0 (it is away)",
                 fix="correct that line",
             )
-        here = float(row["available"])
-        _append(trace.presence.setdefault(worker, _Series()), time, here, where)
-
-
-def _append(series: _Series, time: float, value: float, where: str) -> None:
-    if series.times and time < series.times[-1]:
-        raise DataError(
-            f"{where}: time {time:g} comes after {series.times[-1]:g}",
-            allowed="times that rise for each worker",
-            fix="sort the file by time",
-        )
-    series.times.append(time)
-    series.values.append(value)
+        series = by_key.setdefault(key, _Series())
+        if series.times and time < series.times[-1]:
+            raise DataError(
+                f"{where}: time {time:g} comes after {series.times[-1]:g}",
+                allowed="times that rise for each worker",
+                fix="sort the file by time",
+            )
+        series.times.append(time)
+        series.values.append(value)
 
 
 def _number(text: str, column: str, where: str, *, least: float, most: float) -> float:

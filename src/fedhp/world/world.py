@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,11 +13,10 @@ from fedhp.seeds import Purpose, generator
 from fedhp.timing import Lines, Network, ServerLine
 from fedhp.types import BoolArray, FloatArray, IntArray
 from fedhp.world.availability import Availability, RecordedPresence, build_availability
-from fedhp.world.devices import Devices, build_devices, constant_devices
+from fedhp.world.devices import Devices, build_devices
 from fedhp.world.fedscale import read_clients
 from fedhp.world.network import BITS, Bandwidth, Jitter, build_lines
 from fedhp.world.trace import Trace, read_trace
-from fedhp.world.transfers import Rate, transfer_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,6 @@ class World:
         return tuple(worker for worker, series in presence.items() if not all(series.values))
 
     def network(self, time: float) -> Network:
-        """The links at this virtual time."""
         lines = self.lines
         if self.trace is not None and self.trace.uplink:
             up, down = self.trace.lines_at(time, self.unit_bits)
@@ -88,27 +87,41 @@ class World:
         return replace(network, bandwidth=network.bandwidth * factor)
 
     def next_change(self, time: float) -> float:
-        """When the links change next."""
         if self.trace is not None and self.trace.has_links:
             return self.trace.next_change(time)
         return np.inf if self.constant is not None else self.bandwidth.next_change(time)
 
     def transfer_time(
-        self, bits: float | FloatArray, rate: Rate, *, starts: FloatArray
+        self, bits: float | FloatArray, rate: Callable[[Network], FloatArray], *, starts: FloatArray
     ) -> FloatArray:
-        """Seconds from the start of each transfer [T] to the arrival of its bits, without latency.
+        """Seconds from the start of each transfer [T] to the arrival of its bits (of all, or of
+        each), without latency.
 
         rate gives the bits per second of every transfer on the links of one moment. If links do
-        not follow the trace, each transfer keeps the rate of its start.
+        not follow the trace, each transfer keeps the rate of its start; else they are constant from
+        one change to the next, and what arrives is added up interval by interval.
         """
-        if self.follows_trace:
-            return transfer_seconds(
-                bits, rate, starts=starts, network=self.network, next_change=self.next_change
-            )
-        seconds, size = np.empty(len(starts)), np.broadcast_to(bits, len(starts))
-        for start in np.unique(starts).tolist():
-            now = starts == start
-            seconds[now] = size[now] / rate(self.network(start))[now]
+        seconds, left = np.zeros(len(starts)), np.full(len(starts), bits, dtype=np.float64)
+        if not self.follows_trace:
+            for start in np.unique(starts).tolist():
+                now = starts == start
+                seconds[now] = left[now] / rate(self.network(start))[now]
+            return seconds
+        time = float(starts.min(initial=np.inf))
+        while (left > 0).any():
+            until = self.next_change(time)
+            # In the middle of the interval: its ends may round to the one before or after.
+            rates = rate(self.network((time + until) / 2))
+            active = (left > 0) & (starts < until)
+            room = until - np.maximum(starts, time)
+            needed = left / rates
+            ending = active & (needed <= room)
+            seconds[ending] += needed[ending]
+            left[ending] = 0.0
+            going = active & ~ending
+            seconds[going] += room[going]
+            left[going] -= (rates * room)[going]
+            time = until
         return seconds
 
     def link_time(
@@ -194,8 +207,7 @@ def build_world(
     if config.device_trace or config.availability_trace:
         clients, times = read_clients(config, workers=workers, seed=seed, batch_size=batch_size)
         if clients is not None:
-            devices = constant_devices(clients.step_time, name="client")
-            constant = clients.bandwidth
+            devices, constant = clients
         if times is not None and recorded is not None:
             raise ConfigError(
                 f"is set, but {config.trace} says who is available as well",

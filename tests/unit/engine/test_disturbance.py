@@ -152,7 +152,7 @@ def test_the_tests_are_those_of_the_honest_workers() -> None:
     models = engine.shard.rows.models
     models[list(prepared.attackers)] = 1e6
     honest_models = np.delete(models.numpy(), prepared.attackers, axis=0)
-    np.testing.assert_allclose(engine._tests.mean_model(), honest_models.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(engine._mean_model(), honest_models.mean(axis=0), rtol=1e-6)
     engine.close()
 
 

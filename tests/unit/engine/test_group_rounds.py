@@ -91,7 +91,7 @@ def test_what_is_learned_during_the_transfer_is_added_to_the_consensus() -> None
     rounds = loop.rounds()
     next(rounds)
     planned = loop._plan()
-    assert planned.group is not None
+    assert planned.carried is not None
     exchange = planned.planned.plan.exchange
     assert isinstance(exchange, GroupAverage)
     before = engine.state()["models"].copy()

@@ -95,7 +95,7 @@ class HungActors:
 
 def waiting_shards() -> RayShards:
     shards = RayShards.__new__(RayShards)
-    shards._ray, shards._stop = HungActors(), lambda: False
+    shards.ray, shards._stop = HungActors(), lambda: False
     return shards
 
 

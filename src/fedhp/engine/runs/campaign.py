@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedhp.algorithms import load_algorithm
 from fedhp.algorithms.rates import check_rate_has_effect, ignored_rate, is_rate_overridden
@@ -40,6 +40,11 @@ from fedhp.engine.trial import try_algorithm
 from fedhp.errors import ConfigError, DataError, FedhpError, Interrupted, RunError
 from fedhp.tables import COMMAND_LINE, parse_override
 from fedhp.trust import granted
+
+if TYPE_CHECKING:
+    from fedhp.engine.runs.ray_job import RayJob
+
+Job: TypeAlias = "ProcessJob | RayJob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +159,13 @@ def run_cells(
     `ray` is the address of a Ray cluster that runs them, or "local" to start Ray here.
     """
     waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
-    unfinished = [cell for cell in cells if not is_complete(cell.experiment, cell.folder)]
+    unfinished = []
     for cell in cells:
-        if cell not in unfinished:
+        if is_complete(cell.experiment, cell.folder):
             report(cell, {"event": "finished"})
-    for cell in unfinished:
-        waiting.put(cell)
+        else:
+            unfinished.append(cell)
+            waiting.put(cell)
     errors: list[FedhpError] = []
     with contextlib.ExitStack() as stack:
         new_job: Callable[[], Job] = ProcessJob
@@ -193,24 +199,9 @@ def _join(threads: Sequence[_JobThread], stop: Callable[[], bool]) -> None:
                 thread.halt()
 
 
-class Job(Protocol):
-    """Runs one cell after another, somewhere."""
-
-    def run(self, message: Mapping[str, Any]) -> Iterator[Event]:
-        """Run a cell (job.py says what the message holds); without a last event the job died."""
-        ...
-
-    def stop(self) -> None:
-        """Ask it to save and end."""
-        ...
-
-    def close(self) -> None:
-        """No cell will follow."""
-        ...
-
-
 class ProcessJob:
-    """A job process on this machine; one that died is replaced."""
+    """A job process on this machine, which runs one cell after another (job.py says what a message
+    holds). One that died sends no last event, and is replaced."""
 
     def __init__(self) -> None:
         self._process = _start_job()

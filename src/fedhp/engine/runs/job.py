@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from fedhp.config import parse
 from fedhp.config.origins import UNKNOWN, Origins
@@ -33,7 +33,10 @@ def main() -> None:
     threading.Thread(target=_listen, args=(cells, stop, busy), daemon=True).start()
     while (cell := cells.get()) is not None:
         for event in cell_events(cell, stop=stop.is_set):
-            _send(out, event)
+            try:
+                out.write(json.dumps(event) + "\n")
+            except BrokenPipeError:
+                os._exit(1)
         busy.clear()
 
 
@@ -87,13 +90,6 @@ def round_event(record: RoundRecord, metric: str) -> Event:
         "waiting": record.timing.mean_waiting_time,
         "steps": float(record.local_steps.mean()),
     }
-
-
-def _send(out: TextIO, event: Event) -> None:
-    try:
-        out.write(json.dumps(event) + "\n")
-    except BrokenPipeError:
-        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -28,13 +28,10 @@ from fedhp.engine.executor import StateLost
 from fedhp.engine.loop import RoundLoop
 from fedhp.engine.memory import count_copies, peak_memory
 from fedhp.engine.prepare import Prepared, prepare
-from fedhp.engine.shard.arrivals import PAIR_STATE
-from fedhp.engine.shard.shard import ASYNCHRONOUS_STATE, SYNCHRONOUS_STATE
 from fedhp.engine.sharded import LocalExecutor, ShardedExecutor
 from fedhp.engine.testing import StopCondition, is_due
 from fedhp.engine.trial import try_algorithm
 from fedhp.errors import Diverged, Interrupted, RunError
-from fedhp.exchange.mailbox import BOX_STATE
 from fedhp.files import check_free_space, new_folder, storage_errors, write_file
 from fedhp.learn.group_state import GROUP_STATE
 from fedhp.learn.params import OPTIMIZER_STATE
@@ -66,10 +63,6 @@ class Run:
         self.folder = folder
         self.stop = stop
 
-    @property
-    def num_rounds(self) -> int:
-        return self.prepared.experiment.rounds
-
     def rounds_done(self) -> int:
         return _last_round(self.folder)
 
@@ -77,6 +70,7 @@ class Run:
         """Run the rounds that are left; each is committed before it is yielded."""
         with self._opened() as (store, executor):
             reported = store.last_round()
+            last = self.prepared.experiment.rounds
             started, before = time.monotonic(), float(store.meta("seconds") or 0.0)
             while True:
                 loop = self._resumed_loop(store, executor)
@@ -84,7 +78,7 @@ class Run:
                 try:
                     for record in loop.rounds():
                         store.commit(record)
-                        if record.round_index > reported or record.round_index == self.num_rounds:
+                        if record.round_index > reported or record.round_index == last:
                             yield record
                         reported = max(reported, record.round_index)
                         if self.stop():
@@ -117,10 +111,9 @@ class Run:
             store.leave_wal_mode()
 
     def _goal(self, store: Store) -> str:
-        """What the last round is one of, in words."""
         horizon = self.prepared.experiment.horizon
         if horizon is None:
-            return f" of {self.num_rounds}"
+            return f" of {self.prepared.experiment.rounds}"
         clock = store.columns("rounds", names=("clock",))["clock"]
         return f", at {clock[-1] if clock else 0.0:.6g} of {horizon:g} s of virtual time"
 
@@ -140,9 +133,9 @@ class Run:
 
     def _executor(self) -> ShardedExecutor:
         if self.prepared.experiment.engine == "ray":
-            from fedhp.engine.ray import RayExecutor
+            from fedhp.engine.ray import RayShards
 
-            return RayExecutor(self.prepared, stop=self.stop)
+            return ShardedExecutor(self.prepared, RayShards(self.prepared, stop=self.stop))
         scratch = self.folder if self.prepared.memory.mapped else None
         return LocalExecutor(self.prepared, scratch=scratch, stop=self.stop)
 
@@ -214,7 +207,6 @@ class _Checkpoints:
 
 
 def _continue_after(condition: StopCondition, store: Store) -> None:
-    """Tell the condition what the record holds so far."""
     last = store.last_round()
     if last:
         here: dict[str, Any] = {"where": "round = ?", "values": (last,)}
@@ -244,18 +236,8 @@ def checkpoint_of(loop: RoundLoop | EventLoop, executor: ShardedExecutor) -> Che
 
 
 def restore(loop: RoundLoop | EventLoop, executor: ShardedExecutor, saved: Checkpoint) -> None:
-    prepared = executor.prepared
-    kept = extra_state(prepared.experiment, prepared.algorithm)
-    names = kept + (SYNCHRONOUS_STATE if isinstance(loop, RoundLoop) else ASYNCHRONOUS_STATE)
-    if "messages" in kept:
-        names += ("turns",)
-    if "outbox" in kept:
-        names += BOX_STATE
-    per_link = rule_of(prepared.algorithm).per_link()
-    if prepared.experiment.exchange.compression == "topk" or per_link:
-        names += PAIR_STATE
-    if traits_of(prepared.algorithm).group_average:
-        names += GROUP_STATE
+    """Continue from a checkpoint, which holds what the executor keeps."""
+    names = executor.shards.kept()[0]
     executor.load({name: saved.arrays[name] for name in names})
     loop.restore(saved)
 

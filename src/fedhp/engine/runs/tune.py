@@ -171,7 +171,6 @@ class Tuned:
         return [trial for trial in self.trials if trial.algorithm == algorithm.label]
 
     def best(self, algorithm: TunedAlgorithm) -> Trial | None:
-        """The best trial; None if all of them failed."""
         return best_trial(self.of(algorithm))
 
 
@@ -229,7 +228,6 @@ def plan_tuning(
 
 
 def import_optuna() -> Any:
-    """Optuna, or an error that says how to install it."""
     try:
         import optuna
     except ModuleNotFoundError as error:

@@ -145,17 +145,13 @@ class Mixer:
         self.rows.after, self.rows.mixed = self.rows.mixed, self.rows.after
         self.arrivals.begin(self.arrivals.round_index)
 
-    def delta_counts(self) -> IntArray:
-        return self.arrivals.delta_counts()
-
     def _mix_in_order(self, links: IntArray, weights: csr_array) -> FloatArray:
         trainable = slice(self.layout.trainable)
         measured = np.array(
             [distance(self._row(a)[trainable], self._row(b)[trainable]) for a, b in links]
         )
-        rows = [self._row(worker) for worker in np.unique(weights.indices).tolist()]
-        columns = np.unique(weights.indices, return_inverse=True)[1]
-        self._add_up(rows, weights, columns)
+        workers, columns = np.unique(weights.indices, return_inverse=True)
+        self._add_up([self._row(worker) for worker in workers.tolist()], weights, columns)
         return measured
 
     def _add_up(self, rows: list[Tensor], weights: csr_array, columns: IntArray) -> None:

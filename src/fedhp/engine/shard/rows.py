@@ -96,7 +96,6 @@ class ShardThreads:
         self.map: Map = self._pool.map if self.count > 1 else map
 
     def close(self) -> None:
-        """Release the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     @contextlib.contextmanager

@@ -26,9 +26,7 @@ from fedhp.learn.mix import update_norms
 from fedhp.record.tensors import Arrays
 from fedhp.types import BoolArray, FloatArray, IntArray
 
-# The arrays of `state`, as checkpoints name them.
-SYNCHRONOUS_STATE = ("models", "counters")
-ASYNCHRONOUS_STATE = (*SYNCHRONOUS_STATE, "in_flight", "flight_counters")
+IN_FLIGHT = ("in_flight", "flight_counters")  # as checkpoints name them: of asynchronous workers
 
 
 class Shard:
@@ -42,7 +40,14 @@ class Shard:
         self.turns = ShardTurns(self.rows, self.trainer)
         self.groups = Groups(self.rows, self.trainer) if spec.group_average else None
         self.tester = Tester(self.rows, self.turns, self.groups)
-        parts = (self.trainer, self.mixer, self.turns, self.groups, self.tester)
+        parts = (
+            self.trainer,
+            self.mixer,
+            self.mixer.arrivals,
+            self.turns,
+            self.groups,
+            self.tester,
+        )
         self.parts: dict[str, Any] = {type(part).__name__: part for part in parts}
         self.parts[Shard.__name__] = self
         self._plain = spec.rule.is_plain()
@@ -96,9 +101,10 @@ class Shard:
     def state(self, *, in_flight: bool = False) -> Arrays:
         """Models and counters; for an asynchronous algorithm also what is in flight."""
         targets = self._targets()
-        left_out = () if in_flight else ASYNCHRONOUS_STATE[len(SYNCHRONOUS_STATE) :]
         arrays: Arrays = {
-            name: tensor.cpu().numpy() for name, tensor in targets.items() if name not in left_out
+            name: tensor.cpu().numpy()
+            for name, tensor in targets.items()
+            if in_flight or name not in IN_FLIGHT
         }
         boxes = self.turns.state() if in_flight else {}
         return {**arrays, **self.mixer.arrivals.state(), **boxes}

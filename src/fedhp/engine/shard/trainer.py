@@ -111,11 +111,7 @@ class Trainer:
             estimates = self._estimate_each(list(chosen), round_index)
         missing = Estimate(np.nan, np.nan, np.nan)
         by_row = [estimates.get(row, missing) for row in range(len(self.rows.workers))]
-        return Estimates(
-            smoothness=np.array([part.smoothness for part in by_row]),
-            gradient_variance=np.array([part.gradient_variance for part in by_row]),
-            start_loss=np.array([part.start_loss for part in by_row]),
-        )
+        return Estimates(*(np.array(values) for values in zip(*by_row, strict=True)))
 
     def batches(self, row: int, training: LocalTraining) -> Tensor:
         """The batches of a worker's training, [steps, batch]."""
