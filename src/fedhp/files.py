@@ -15,6 +15,7 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from fedhp.errors import FedhpError, RunError, StorageFull
 
@@ -146,21 +147,12 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def storage_errors(
-    where: str | Path,
-    *,
-    what: str = "",
-    option: str = "folder",
-    recovery: str = "run the command again",
-    kind: type[FedhpError] = RunError,
-) -> Iterator[None]:
-    """Turn any OSError of the block into a `storage_error`."""
+def storage_errors(where: str | Path, **words: Any) -> Iterator[None]:
+    """Turn any OSError of the block into a `storage_error` with these words."""
     try:
         yield
     except OSError as error:
-        raise storage_error(
-            error, where, what=what, option=option, recovery=recovery, kind=kind
-        ) from None
+        raise storage_error(error, where, **words) from None
 
 
 def storage_error(

@@ -55,7 +55,7 @@ def rounds() -> list[Round]:
                     before=before,
                     trained=engine.shard.rows.after.double().numpy().copy(),
                     mixed=engine.shard.rows.models.double().numpy().copy(),
-                    reports=loop.planner.reports,
+                    reports=loop.planner.last_reports,
                 )
             )
     return seen

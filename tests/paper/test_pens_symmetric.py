@@ -13,7 +13,7 @@ def test_every_averaged_model_was_transferred() -> None:
     with engine_of(tiny("pens", more, peers=3, keep=2, symmetric=True)) as engine:
         loop = loop_of(engine)
         record = next(loop.rounds())
-        selected = loop.planner.reports.selected
+        selected = loop.planner.last_reports.selected
         kept = [(i, int(j)) for i, row in enumerate(selected) for j in row if j >= 0]
         weights = mixing_matrix(topology_from(8, kept), "metropolis")
         sent = {(int(a), int(b)) for a, b in record.links}  # (receiver, sender)

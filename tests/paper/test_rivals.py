@@ -300,7 +300,7 @@ def test_spec8_pens_first_stage_in_a_run() -> None:
                     targets = engine.shard.rows.samples.targets[own]
                     losses.append(float(functional.cross_entropy(outputs, targets)))
                 best = reference_rivals.pens_selection(sources[worker], losses, 2)
-                assert set(loop.planner.reports.selected[worker].tolist()) == best
+                assert set(loop.planner.last_reports.selected[worker].tolist()) == best
                 expected = reference_rivals.average_of(trained, [worker, *best])
                 np.testing.assert_allclose(
                     engine.shard.rows.models[worker].numpy(), expected, rtol=1e-4, atol=1e-5

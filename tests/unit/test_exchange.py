@@ -18,7 +18,6 @@ from fedhp.exchange.base import (
     Executor,
     Moment,
     Part,
-    TransferJitter,
     Unusable,
     check_links,
     is_number,
@@ -137,14 +136,14 @@ def test_defaults_of_a_group_average() -> None:
     assert tree([], []).root == -1
 
 
-class Links:
+class _Links:
     """A simulated network that may follow a trace: every transfer takes twice as long then."""
 
     workers = N
 
     def __init__(self, network: Network, *, follows_trace: bool = False) -> None:
         self.latency, self.follows_trace = network.latency, follows_trace
-        self.jitter: TransferJitter | None = None
+        self.jitter: Any = None
         self.server: ServerLine | None = None
         self._network = network
 
@@ -162,6 +161,9 @@ class Links:
 
     def link_time(self, *_arguments: Any, **_options: Any) -> FloatArray:
         raise NotImplementedError
+
+
+Links: Any = _Links
 
 
 def test_a_tree_takes_its_slowest_link_the_pieces_in_flight_and_the_latencies() -> None:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedhp import components
 from fedhp.algorithms.traits import About, Traits
-from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.graph import round_topology
 from fedhp.rule import Rule
@@ -121,7 +120,12 @@ class Observation:
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """A synchronous algorithm. The state is a frozen dataclass of arrays and scalars."""
+    """A synchronous algorithm. The state is a frozen dataclass of arrays and scalars.
+
+    Any algorithm may also have `traits`, or configured() if they depend on its settings; rule() of
+    its workers; check_experiment(experiment, federation), which refuses experiments; restart(state,
+    workers) and condense(state), expand(state) for networks (docs/own-parts.md).
+    """
 
     def start(self, federation: Federation) -> Any:
         """The state before round 1."""
@@ -147,53 +151,6 @@ def expected_rounds(round_index: int, share_done: float) -> int:
     """How many rounds a run with a horizon will have, if they take as long as those before this
     one."""
     return max(1, round((round_index - 1) / share_done))
-
-
-@runtime_checkable
-class Condensable(Protocol):
-    """An algorithm whose state has parts that follow, nearly, from its other parts.
-
-    A coordinator commits the state after every round: what grows with all pairs of workers is left
-    out there, and estimated again by the coordinator that continues from it.
-    """
-
-    def condense(self, state: Any) -> Any:
-        """The state without these parts; itself where they are not large."""
-
-    def expand(self, state: Any) -> Any:
-        """A state that may have been condensed, whole again."""
-
-
-@runtime_checkable
-class Restartable(Protocol):
-    """An algorithm of group averages that runs on real machines, which may lose what they keep."""
-
-    def restart(self, state: Any, workers: BoolArray) -> Any:
-        """The state once these workers, [N], begin again with the initial model."""
-
-
-@runtime_checkable
-class Ruled(Protocol):
-    """An algorithm whose workers do more than train, send the model and take the mix."""
-
-    def rule(self) -> Rule:
-        """What they do (fedhp.rule), by the settings of the algorithm."""
-
-
-@runtime_checkable
-class Configured(Protocol):
-    """An algorithm whose traits depend on its settings."""
-
-    def configured(self) -> Traits:
-        """Its traits, with these settings."""
-
-
-@runtime_checkable
-class Selective(Protocol):
-    """An algorithm that refuses some experiments by itself."""
-
-    def check_experiment(self, experiment: Experiment, federation: Federation) -> None:
-        """ConfigError for an experiment that it cannot have."""
 
 
 class Settings(BaseModel):
@@ -239,17 +196,19 @@ def load_algorithm(name: str, settings: Mapping[str, Any]) -> Algorithm | AsyncA
 
 def rule_of(algorithm: object) -> Rule:
     """What the workers of an algorithm do, as it declares."""
-    return algorithm.rule() if isinstance(algorithm, Ruled) else Rule()
+    rule = getattr(algorithm, "rule", Rule)
+    return rule()
 
 
-# Once flags of the class, by the trait or the rule that each is now.
+# Once flags of the class, and what each is now: a trait, or a rule.
 _FORMER = {
-    "uses_rounds": "uses_rounds",
-    "changing_topology": "follows_changes",
-    "local_epochs": "local_epochs",
-    "group_average": "group_average",
+    "uses_rounds": "traits = Traits(uses_rounds={})",
+    "changing_topology": "traits = Traits(follows_changes={})",
+    "local_epochs": "traits = Traits(local_epochs={})",
+    "group_average": "traits = Traits(group_average={})",
+    "push_sum": "def rule(self): return fedhp.rule.PushSum()",
+    "tracking": "def rule(self): return fedhp.rule.Tracking()",
 }
-_FORMER_RULES = {"push_sum": "PushSum()", "tracking": "Tracking()"}
 
 
 def _misdeclared(algorithm: object) -> tuple[str, str]:
@@ -259,19 +218,10 @@ def _misdeclared(algorithm: object) -> tuple[str, str]:
         return f"traits = {declared!r}", "traits = Traits(...)"
     if not isinstance(rule_of(algorithm), Rule):
         return f"the rule {rule_of(algorithm)!r}", "def rule(self) -> fedhp.rule.Rule"
-    flags = {name: getattr(algorithm, name, None) for name in (*_FORMER, *_FORMER_RULES)}
+    flags = {name: getattr(algorithm, name, None) for name in _FORMER}
     flags = {name: value for name, value in flags.items() if isinstance(value, bool)}
-    fields = ", ".join(
-        f"{_FORMER[name]}={value}" for name, value in flags.items() if name in _FORMER
-    )
-    forms = [f"traits = Traits({fields})"] if fields else []
-    rules = [rule for name, rule in _FORMER_RULES.items() if flags.get(name)]
-    if rules:
-        rule = rules[0] if len(rules) == 1 else "TrackedPushSum()"
-        forms.append(f"def rule(self): return fedhp.rule.{rule}")
-    return " and ".join(f"{name} = {value}" for name, value in flags.items()), ", ".join(
-        forms
-    ) or "nothing"
+    forms = (_FORMER[name].format(value) for name, value in flags.items())
+    return " and ".join(f"{name} = {value}" for name, value in flags.items()), ", ".join(forms)
 
 
 def is_synchronous(algorithm: object) -> TypeGuard[Algorithm]:
@@ -285,9 +235,8 @@ def is_asynchronous(algorithm: object) -> TypeGuard[AsyncAlgorithm]:
 
 def traits_of(algorithm: object) -> Traits:
     """What an algorithm declares, with its settings; a class may declare nothing."""
-    if isinstance(algorithm, Configured):
-        return algorithm.configured()
-    declared: Traits = getattr(algorithm, "traits", Traits())
+    configured = getattr(algorithm, "configured", None)
+    declared: Traits = configured() if configured else getattr(algorithm, "traits", Traits())
     return declared
 
 

@@ -24,6 +24,7 @@ from fedhp.algorithms.traits import About, ScoringTraits, Traits
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
 from fedhp.exchange import DirectedMixing, Exchange, NeighborMixing, PeerScoring
+from fedhp.exchange.mixing import pulls
 from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
@@ -147,8 +148,7 @@ class PENS(Settings):
             count=self.peers if scoring else self.keep,
         )
         exchange, verdict = self._exchange(sources, scoring=scoring)
-        receivers, columns = np.nonzero(sources >= 0)
-        links = np.stack([receivers, sources[receivers, columns]], axis=1)
+        links = pulls(sources)
         return state, Plan(
             exchange=exchange,
             local_steps=observation.fixed_steps(state.steps),
@@ -164,18 +164,11 @@ class PENS(Settings):
 
     def _exchange(self, sources: IntArray, *, scoring: bool) -> tuple[Exchange, LinkVerdict]:
         if scoring:
-            exchange: Exchange = PeerScoring(
-                candidates=sources,
-                keep=self.keep,
-                samples=self.samples,
-                cost_per_candidate=self.score_cost,
-                symmetric=self.symmetric,
-            )
-            return exchange, LinkVerdict.SCORED
+            return PeerScoring(
+                sources, self.keep, self.samples, self.score_cost, self.symmetric
+            ), LinkVerdict.SCORED
         if self.symmetric:
-            receivers, columns = np.nonzero(sources >= 0)
-            pairs = np.stack([receivers, sources[receivers, columns]], axis=1)
-            topology = topology_from(len(sources), pairs)
+            topology = topology_from(len(sources), pulls(sources))
             return NeighborMixing(topology, "metropolis"), LinkVerdict.DRAWN
         return DirectedMixing(sources), LinkVerdict.DRAWN
 

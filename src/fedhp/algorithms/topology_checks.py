@@ -11,7 +11,6 @@ from fedhp.algorithms.base import (
     Algorithm,
     AsyncAlgorithm,
     Federation,
-    Selective,
     built_ins,
     rule_of,
     traits_of,
@@ -40,8 +39,8 @@ def check_topology(
     if rule_of(algorithm).per_link():
         changes = federation.changing is not None and traits.uses_topology
         _check_per_link(experiment, changes, recorded_away)
-    if isinstance(algorithm, Selective):
-        algorithm.check_experiment(experiment, federation)
+    if check := getattr(algorithm, "check_experiment", None):  # by the algorithm itself
+        check(experiment, federation)
     if not traits.uses_topology:
         return
     if federation.changing is not None and not traits.follows_changes:

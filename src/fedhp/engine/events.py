@@ -39,7 +39,7 @@ from fedhp.exchange.post import Post
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext, serving_of
-from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
+from fedhp.rounds.planner import Measured, Planner, observe, rate_at
 from fedhp.timing import mean_bandwidth
 from fedhp.types import (
     BoolArray,
@@ -304,10 +304,10 @@ class EventLoop:
             return
         table.turn[worker] += 1
         turn = int(table.turn[worker])
-        rate = rate_at(self.context, round_index, self.clock)
-        observed = Observed(
-            round_index=round_index,
-            clock=self.clock,
+        observed = observe(
+            self.context,
+            round_index,
+            self.clock,
             available=available,
             network=self.world.network(self.clock),
             epoch_steps=self.context.epoch_steps,
@@ -319,7 +319,7 @@ class EventLoop:
         table.phase[worker] = COMPUTING
         table.partner[worker] = mail.partner
         table.steps[worker] = action.local_steps
-        table.rate[worker] = rate
+        table.rate[worker] = observed.learning_rate
         table.duration[worker] = times.sum()
         table.due[worker] = self.clock + float(times.sum())
         table.untrained[worker] = True
@@ -389,7 +389,7 @@ class EventLoop:
             training=self.context.experiment.training,
         )
 
-    # --- what forms of mail ask for (mailbox.Sending) --------------------------------------
+    # --- what forms of mail ask for (exchange/mailbox.py) ---------------------------------
 
     def meet(self, worker: int, meeting: Meeting) -> bool:
         """Start the transfer to the partner, and wait for it or begin the next steps."""

@@ -29,7 +29,7 @@ from fedhp.engine.testing import StopCondition, tested_rounds
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext
-from fedhp.rounds.planner import Observed, Planner
+from fedhp.rounds.planner import Planner, observe
 from fedhp.types import Reports, RoundRecord
 
 
@@ -139,9 +139,10 @@ class RoundLoop:
         network = world.monitored(last.started if late else last.clock, round_index)
         if (share := self.context.transfer_share) != 1:  # the size of what travels
             network = replace(network, model_bits=share * network.model_bits)
-        observed = Observed(
-            round_index=round_index,
-            clock=last.clock,
+        observed = observe(
+            self.context,
+            round_index,
+            last.clock,
             available=world.availability.at(round_index, last.clock),
             network=network,
             epoch_steps=self.context.epoch_steps,

@@ -21,7 +21,7 @@ from fedhp.errors import (
 )
 from fedhp.record.tensors import pack
 from fedhp.rounds.context import PlanningContext
-from fedhp.rounds.planner import Observed, Planner
+from fedhp.rounds.planner import Planner, observe
 
 
 def try_algorithm(context: PlanningContext) -> None:
@@ -64,9 +64,10 @@ class _BadState(Exception):
 def _first_states(context: PlanningContext) -> list[tuple[Any, str]]:
     """The states before and after the first decision, which is checked, and who returned them."""
     algorithm, world = context.algorithm, context.world
-    observed = Observed(
-        round_index=1,
-        clock=0.0,
+    observed = observe(
+        context,
+        1,
+        0.0,
         available=world.available(1),
         network=world.network(0.0),
         epoch_steps=context.epoch_steps,

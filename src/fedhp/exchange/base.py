@@ -8,7 +8,7 @@ method of the executor that fits the form.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,13 +18,14 @@ import numpy as np
 from fedhp.config import Experiment
 from fedhp.errors import RunError
 from fedhp.rule import Rule
-from fedhp.timing import Network, ServerLine
+from fedhp.timing import Network
 from fedhp.types import BoolArray, FloatArray, IntArray, Pair, Plan
 
 if TYPE_CHECKING:
     from fedhp.exchange.group import GroupAverage
     from fedhp.exchange.mixing import DirectedMixing, Mixing, Scoring
     from fedhp.exchange.server import ServerAverage
+    from fedhp.world import World
 
 
 class Unusable(Exception):
@@ -102,67 +103,11 @@ class Executor(Protocol):
         """The next exchange of the round begins with what the last one left."""
 
 
-class TransferJitter(Protocol):
-    """By how much single transfers take longer or shorter."""
-
-    def factors(self, links: IntArray, event: int) -> FloatArray:
-        """Of the transfers over these links [E] in a round."""
-
-
-class SimulatedLinks(Protocol):
-    """The true network of a simulation (world/world.py)."""
-
-    @property
-    def workers(self) -> int:
-        """How many there are."""
-
-    @property
-    def latency(self) -> float:
-        """Seconds."""
-
-    @property
-    def follows_trace(self) -> bool:
-        """Whether a link changes during a transfer."""
-
-    @property
-    def jitter(self) -> TransferJitter | None:
-        """Of single transfers."""
-
-    @property
-    def server(self) -> ServerLine | None:
-        """Its line, if there is one."""
-
-    def network(self, time: float) -> Network:
-        """The links at this virtual time."""
-
-    def transfer_time(
-        self,
-        bits: float | FloatArray,
-        rate: Callable[[Network], FloatArray],
-        *,
-        starts: FloatArray,
-    ) -> FloatArray:
-        """Seconds from the start of each transfer to the arrival of its bits."""
-
-    def link_time(
-        self,
-        links: IntArray,
-        transfers: IntArray,
-        *,
-        clock: float,
-        ready: FloatArray,
-        size: float = 1.0,
-        directed: bool = False,
-        event: int = 0,
-    ) -> FloatArray:
-        """Seconds to transfer a model over each link [E]."""
-
-
 @dataclass(frozen=True, slots=True)
 class Moment:
     """When and where a simulated exchange takes place."""
 
-    world: SimulatedLinks
+    world: World
     clock: float  # s, at the start of the round
     ready: FloatArray  # [N] s from then until each worker may begin
     event: int  # tells the jitter of rounds apart
@@ -289,7 +234,7 @@ class Exchange(ABC):
         """Seconds that it needs if it begins with the round; None: it follows the steps."""
         return None
 
-    def lead_time_in(self, world: SimulatedLinks, *, clock: float, event: int) -> float | None:
+    def lead_time_in(self, world: World, *, clock: float, event: int) -> float | None:
         """The same on the true network of a round that starts now."""
         return None
 
@@ -340,6 +285,24 @@ def check_links(values: Any, name: str, workers: int) -> Any:
             f"{name} has a link of the unknown worker {bad}", f"workers 0 to {workers - 1}"
         )
     return links
+
+
+def check_distinct(links: IntArray, name: str) -> None:
+    """Refuse links of a worker to itself, and those that are there twice, [E, 2]."""
+    for worker in links[links[:, 0] == links[:, 1], 0].tolist():
+        raise Unusable(
+            f"{name} links worker {worker} to itself", "links between two different workers"
+        )
+    pairs, counts = np.unique(links, axis=0, return_counts=True)
+    for end, other in pairs[counts > 1].tolist():
+        raise Unusable(f"{name} has the link {end} - {other} more than once", "each link once")
+
+
+def check_values(whose: str, *checked: tuple[str, Any, bool, str]) -> None:
+    """Refuse what is wrong: each has a name, its value, whether it is right, what is wanted."""
+    for name, value, right, wanted in checked:
+        if not right:
+            raise Unusable(f"{name} of its {whose} is {value!r}", wanted)
 
 
 def is_whole(value: Any) -> bool:

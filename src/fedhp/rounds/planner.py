@@ -7,7 +7,7 @@ bad answer is refused with the problem, what is allowed, and the method's place 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedhp.exchange.base import (
     check_array,
     check_exchange,
     check_links,
+    check_values,
     is_number,
     is_whole,
     kind_of,
@@ -27,7 +28,6 @@ from fedhp.exchange.mailbox import Here, check_action
 from fedhp.rounds.context import PlanningContext
 from fedhp.rule import Rule
 from fedhp.schedules import learning_rate
-from fedhp.timing import Network
 from fedhp.types import (
     Action,
     BoolArray,
@@ -36,7 +36,6 @@ from fedhp.types import (
     FloatArray,
     IntArray,
     LinkVerdict,
-    Pair,
     Plan,
     Reports,
     RoundRecord,
@@ -85,7 +84,10 @@ def next_action(
             mailbox=traits.mailbox,
             fragments=traits.fragments,
         )
-        _check_action(answer[1], here)
+        steps = answer[1].local_steps
+        if not is_whole(steps) or not 0 <= steps <= MOST_STEPS:
+            raise _wrong_steps(steps, worker)
+        check_action(answer[1], here)
     except Unusable as unusable:
         raise _bad_plan(algorithm, "act", observation, unusable) from None
     return answer[0], answer[1]
@@ -112,8 +114,20 @@ def _check_answer(answer: Any, kind: type[Plan] | type[Action], method: str) -> 
 
 
 def _check_plan(plan: Plan, rule: Rule, here: BoolArray) -> None:
-    workers = len(here)
-    _check_work(plan, workers)
+    workers, steps = len(here), np.zeros(len(here), dtype=np.int64)
+    if plan.local_steps is not None:
+        wanted = f"whole numbers, one for each of the {workers} workers"
+        steps = check_array(plan.local_steps, "local_steps", wanted)
+        for worker in np.flatnonzero(~np.isfinite(steps)) if steps.dtype.kind == "f" else ():
+            raise Unusable(f"local_steps holds {steps.flat[worker]} for worker {worker}", wanted)
+        check_array(steps, "local_steps", wanted, shape=(workers,), kinds="iu")
+        for worker in np.flatnonzero((steps < 0) | (steps > MOST_STEPS)):
+            raise _wrong_steps(steps[worker], worker)
+    elif not is_number(plan.deadline) or not 0 < float(plan.deadline or 0) < np.inf:
+        raise Unusable(
+            f"its plan has no local_steps, and the deadline {plan.deadline}",
+            "local_steps, or a deadline in seconds above 0",
+        )
     check_exchange(plan.exchange, plan, workers)
     _check_decision(plan.decision, workers)
     if plan.estimate is not None:
@@ -127,41 +141,18 @@ def _check_plan(plan: Plan, rule: Rule, here: BoolArray) -> None:
             "None: what is trained is not what travels",
         )
     # Who is away neither trains nor exchanges anything.
-    if plan.local_steps is not None and len(away := np.flatnonzero(~here & (plan.local_steps > 0))):
+    for worker in np.flatnonzero(~here & (steps > 0)):
         raise Unusable(
-            f"it plans {int(plan.local_steps[away[0]])} steps for worker {away[0]}, which is away",
+            f"it plans {steps[worker]} steps for worker {worker}, which is away",
             "0 steps for workers that are not available",
         )
     plan.exchange.check_present(here)
 
 
-def _check_work(plan: Plan, workers: int) -> None:
-    if plan.local_steps is None:
-        if not is_number(plan.deadline) or not 0 < float(plan.deadline or 0) < np.inf:
-            raise Unusable(
-                f"its plan has no local_steps, and the deadline {plan.deadline}",
-                "local_steps, or a deadline in seconds above 0",
-            )
-        return
-    wanted = f"whole numbers, one for each of the {workers} workers"
-    steps = check_array(plan.local_steps, "local_steps", wanted)
-    if steps.dtype.kind == "f" and not np.isfinite(steps).all():
-        worker = int(np.flatnonzero(~np.isfinite(steps))[0])
-        raise Unusable(f"local_steps holds {steps.flat[worker]} for worker {worker}", wanted)
-    if steps.shape != (workers,) or steps.dtype.kind not in "iu":
-        raise Unusable(f"local_steps is {steps.dtype} of the shape {steps.shape}", wanted)
-    wrong = np.flatnonzero((steps < 0) | (steps > MOST_STEPS))
-    if len(wrong):
-        worker = int(wrong[0])
-        _check_step_count(int(steps[worker]), worker)
-
-
-def _check_step_count(count: int, worker: int) -> None:
-    if not 0 <= count <= MOST_STEPS:
-        raise Unusable(
-            f"it plans {count} steps for worker {worker}",
-            f"0 to {MOST_STEPS} steps for each worker",
-        )
+def _wrong_steps(count: object, worker: object) -> Unusable:
+    return Unusable(
+        f"it plans {count} steps for worker {worker}", f"0 to {MOST_STEPS} steps for each worker"
+    )
 
 
 def _check_decision(decision: Any, workers: int) -> None:
@@ -179,38 +170,14 @@ def _check_decision(decision: Any, workers: int) -> None:
     if verdicts.size and (verdicts.min() < 0 or verdicts.max() >= len(LinkVerdict)):
         bad = verdicts.max() if verdicts.max() >= len(LinkVerdict) else verdicts.min()
         raise Unusable(f"its decision has the unknown verdict {bad}", "a fedhp.LinkVerdict")
-    setter = decision.pace_setter
-    if setter is not None and not (is_whole(setter) and 0 <= setter < workers):
-        raise Unusable(
-            f"pace_setter of its decision is {setter!r}", f"None, or a worker 0 to {workers - 1}"
-        )
-    if not isinstance(decision.facts, Mapping) or not all(map(is_number, decision.facts.values())):
-        raise Unusable(
-            f"facts of its decision is {decision.facts!r}", "a table of names and numbers"
-        )
-
-
-def _check_action(action: Action, here: Here) -> None:
-    if not is_whole(action.local_steps):
-        raise Unusable(
-            f"it plans {action.local_steps!r} steps for worker {here.worker}",
-            f"a whole number from 0 to {MOST_STEPS}",
-        )
-    _check_step_count(int(action.local_steps), here.worker)
-    check_action(action, here)
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What whoever drives the planner knows at the start of a round, or of a turn."""
-
-    round_index: int
-    clock: float
-    available: BoolArray  # [N]
-    network: Network  # with the size of what travels
-    epoch_steps: IntArray | None = None  # [N] what training.local_epochs takes, if it is set
-    avoid: frozenset[Pair] = frozenset()  # links that do not work
-    received: tuple[int, ...] = ()  # of a turn: whose deliveries it begins with
+    setter, facts = decision.pace_setter, decision.facts
+    known = setter is None or (is_whole(setter) and 0 <= setter < workers)
+    numbers = isinstance(facts, Mapping) and all(map(is_number, facts.values()))
+    check_values(
+        "decision",
+        ("pace_setter", setter, known, f"None, or a worker 0 to {workers - 1}"),
+        ("facts", facts, numbers, "a table of names and numbers"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +216,9 @@ class Measured:
     measures: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
+_RECORDED = {part.name for part in fields(Measured)} & {part.name for part in fields(RoundRecord)}
+
+
 def first_reports(step_time: FloatArray) -> Reports:
     """The reports of round 0: nothing is known but the time of a step, [N]."""
     missing = np.full(len(step_time), np.nan)
@@ -271,20 +241,18 @@ def rate_at(context: PlanningContext, round_index: int, clock: float) -> float:
     )
 
 
-def observe(context: PlanningContext, observed: Observed) -> Observation:
+def observe(context: PlanningContext, round_index: int, clock: float, **known: Any) -> Observation:
+    """What is known at the start of a round or of a turn; the network has the size of what
+    travels."""
     federation, horizon = context.federation, context.experiment.horizon
     return Observation(
-        round_index=observed.round_index,
-        clock=observed.clock,
-        learning_rate=rate_at(context, observed.round_index, observed.clock),
-        available=observed.available,
-        network=observed.network,
-        share_done=None if horizon is None else observed.clock / horizon,
-        topology=federation.topology_at(observed.round_index),
+        round_index=round_index,
+        clock=clock,
+        learning_rate=rate_at(context, round_index, clock),
+        share_done=None if horizon is None else clock / horizon,
+        topology=federation.topology_at(round_index),
         changing=federation.changing is not None,
-        epoch_steps=observed.epoch_steps,
-        avoid=observed.avoid,
-        received=observed.received,
+        **known,
     )
 
 
@@ -303,21 +271,16 @@ class Planner:
         self.context = context
         self.algorithm: Any = context.algorithm
         self.state: Any = self.algorithm.start(context.federation)
-        self.last_reports: Reports | None = None  # None before the first round
+        self.last_reports: Any = None  # Reports; None before the first round
         self._rule = rule_of(context.algorithm)
         self._believe = believe
         self._on_network = on_network
-
-    @property
-    def reports(self) -> Reports:
-        assert self.last_reports is not None
-        return self.last_reports
 
     # --- rounds ----------------------------------------------------------------------------
 
     def plan(
         self,
-        observed: Observed,
+        observation: Observation,
         reports: Reports | None = None,
         *,
         state: Any = None,
@@ -328,14 +291,14 @@ class Planner:
         reports, state: what the plan builds on, if it is not that of the last round. change: what
         links that do not work make of the plan.
         """
-        observation = observe(self.context, observed)
-        before = self.state if state is None else state
+        before, reports = self.state if state is None else state, reports or self.last_reports
+        assert reports is not None
         after, plan = next_plan(
             self.algorithm,
             before,
             rule=self._rule,
             observation=observation,
-            reports=self.reports if reports is None else reports,
+            reports=reports,
             on_network=self._on_network,
         )
         if change is not None:
@@ -390,13 +353,9 @@ class Planner:
 
     # --- turns without a barrier -----------------------------------------------------------
 
-    def act(self, worker: int, observed: Observed, *, turn: int) -> Action:
+    def act(self, worker: int, observation: Observation, *, turn: int) -> Action:
         self.state, action = next_action(
-            self.algorithm,
-            self.state,
-            worker,
-            observation=observe(self.context, observed),
-            turn=turn,
+            self.algorithm, self.state, worker, observation=observation, turn=turn
         )
         return action
 
@@ -422,28 +381,10 @@ class Planner:
 def _record(
     measured: Measured, decision: Decision, *, round_index: int, clock: float, rate: float
 ) -> RoundRecord:
-    unknown = np.full(len(measured.local_steps), np.nan)
-    smoothness, variance = measured.smoothness, measured.gradient_variance
+    record = {name: getattr(measured, name) for name in _RECORDED}
+    for name in ("smoothness", "gradient_variance"):
+        if record[name] is None:
+            record[name] = np.full(len(measured.local_steps), np.nan)
     return RoundRecord(
-        round_index=round_index,
-        clock=clock,
-        learning_rate=rate,
-        local_steps=measured.local_steps,
-        step_time=measured.step_time,
-        timing=measured.timing,
-        links=measured.links,
-        link_time=measured.link_time,
-        link_bytes=measured.link_bytes,
-        link_distance=measured.link_distance,
-        decision=decision,
-        train_loss=measured.train_loss,
-        update_norm=measured.update_norm,
-        smoothness=unknown if smoothness is None else smoothness,
-        gradient_variance=unknown if variance is None else variance,
-        bandwidth=measured.bandwidth,
-        evaluation=measured.evaluation,
-        wall=measured.wall,
-        final_evaluation=measured.final_evaluation,
-        phases=measured.phases,
-        measures=measured.measures,
+        round_index=round_index, clock=clock, learning_rate=rate, decision=decision, **record
     )

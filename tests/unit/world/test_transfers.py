@@ -177,7 +177,7 @@ def test_a_group_average_follows_the_trace(form: dict[str, Any]) -> None:
     observation = Observation(
         2, start, 0.3, np.ones(WORKERS, dtype=np.bool_), built.world.network(start)
     )
-    group = loop.algorithm.plan(state, observation, loop.planner.reports)[1].exchange
+    group = loop.algorithm.plan(state, observation, loop.planner.last_reports)[1].exchange
     assert isinstance(group, GroupAverage)
     seconds = next(rounds).decision.facts["transfer_time"]
     seconds -= group.tree_latency(built.world.latency)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms import Observation
-from fedhp.algorithms.base import Condensable, Restartable, is_synchronous, traits_of
+from fedhp.algorithms.base import is_synchronous, traits_of
 from fedhp.cluster.coordinator.planning.link_estimates import (
     SLOWEST_GUESS,
     LinkEstimates,
@@ -27,7 +27,7 @@ from fedhp.columns import WORKER_COLUMNS
 from fedhp.learn.attack import attackers_of
 from fedhp.record.tensors import Arrays, pack, read_buffer, tensor_parts, unpack
 from fedhp.rounds.context import PlanningContext
-from fedhp.rounds.planner import Measured, Observed, PlannedRound, Planner, first_reports
+from fedhp.rounds.planner import Measured, PlannedRound, Planner, first_reports, observe
 from fedhp.timing import mean_bandwidth
 from fedhp.types import (
     BoolArray,
@@ -71,7 +71,7 @@ class NetworkPlanner(ABC):
     def __init__(self, stage: PlanningContext, planner: Planner) -> None:
         self.stage = stage
         self.planner = planner
-        self.algorithm = stage.algorithm
+        self.algorithm: Any = stage.algorithm
         self.workers = stage.experiment.workers
         self.attackers = attackers_of(
             stage.experiment.attack, workers=self.workers, seed=stage.experiment.seed
@@ -203,9 +203,10 @@ class RoundPlanner(NetworkPlanner):
         avoid: links that do not work. Not grouped: nothing is averaged, everyone only trains."""
         self.step_time = np.where(np.isfinite(step_time), step_time, self.step_time)
         self.step_time[present] = limit_to_median(self.step_time[present], STEP_TIME_FACTOR)
-        observed = Observed(
-            round_index=round_index,
-            clock=self.clock,
+        observed = observe(
+            self.stage,
+            round_index,
+            self.clock,
             available=present,
             network=self.links.network(
                 model_bits=self._overhead * self.stage.transfer_share * self.stage.world.model_bits,
@@ -218,7 +219,6 @@ class RoundPlanner(NetworkPlanner):
         reports = self.planner.last_reports or first_reports(self.step_time)
         before = self.planner.state
         if restarted:
-            assert isinstance(self.algorithm, Restartable)
             before = self.algorithm.restart(before, np.isin(np.arange(self.workers), restarted))
         # A worker that has just joined did not report: its own last step time counts.
         known = np.isfinite(reports.step_time) | ~present
@@ -399,13 +399,12 @@ class RoundPlanner(NetworkPlanner):
     # --- inside ----------------------------------------------------------------------------
 
     def _condensed(self) -> Any:
-        algorithm = self.algorithm
         state = self.planner.state
-        return algorithm.condense(state) if isinstance(algorithm, Condensable) else state
+        return self.algorithm.condense(state) if hasattr(self.algorithm, "condense") else state
 
     def _expand(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
         state = unpack("state", type(self.planner.state), arrays, scalars)
-        if isinstance(self.algorithm, Condensable):
+        if hasattr(self.algorithm, "expand"):
             state = self.algorithm.expand(state)
         self.planner.state = state
 

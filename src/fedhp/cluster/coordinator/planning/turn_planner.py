@@ -25,7 +25,7 @@ from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.exchange.mailbox import RULE
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext
-from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
+from fedhp.rounds.planner import Measured, Planner, observe
 from fedhp.timing import Network, mean_bandwidth
 from fedhp.types import (
     Action,
@@ -78,17 +78,17 @@ class TurnPlanner(NetworkPlanner):
         present = present & ~np.isin(np.arange(self.workers), cut_off)
         self.turn[worker] += 1
         number = int(self.turn[worker])
-        observed = Observed(
-            round_index=round_index,
-            clock=self.clock,
+        observed = observe(
+            self.stage,
+            round_index,
+            self.clock,
             available=present,
             network=self._network_at(round_index),
             epoch_steps=epoch_steps,
             avoid=avoid,
         )
         action = self.planner.act(worker, observed, turn=number)
-        rate = rate_at(self.stage, round_index, self.clock)
-        return TurnOrder(worker, number, round_index, action, rate)
+        return TurnOrder(worker, number, round_index, action, observed.learning_rate)
 
     def end_turn(self, turn: TurnOrder, report: wire.RoundReport) -> None:
         """A turn was reported."""

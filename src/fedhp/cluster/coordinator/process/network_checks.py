@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedhp.algorithms.base import Restartable, built_ins, rule_of, traits_of
+from fedhp.algorithms.base import built_ins, rule_of, traits_of
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError, RunError
 from fedhp.rounds.context import PlanningContext, planning_context
@@ -101,7 +101,7 @@ def _check_groups(experiment: Experiment, algorithm: object) -> None:
     """Refuse what group averages do not offer."""
     if not traits_of(algorithm).group_average:
         return
-    if not isinstance(algorithm, Restartable):
+    if not hasattr(algorithm, "restart"):
         raise ConfigError(
             f"{experiment.algorithm.name!r} averages groups of workers, but cannot continue when a "
             "machine has lost its models",
