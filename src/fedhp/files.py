@@ -88,10 +88,9 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 
             stream.write(part)
 
 
-def write_file(
-    path: Path, content: bytes, *, mode: int = 0o666, replace: bool = True, shared: bool = False
-) -> None:
-    with new_file(path, mode=mode, replace=replace, shared=shared) as temporary:
+def write_file(path: Path, content: bytes, **how: Any) -> None:
+    """A `new_file` with this content."""
+    with new_file(path, **how) as temporary:
         temporary.write_bytes(content)
 
 

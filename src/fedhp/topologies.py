@@ -46,14 +46,18 @@ def exponential(workers: int, seed: int) -> IntArray:
 
 def one_peer_exponential(workers: int, seed: int) -> ChangingTopology:
     """One peer per round, 1, 2, 4, ... places away in turn: all models are equal after a cycle."""
-    _check_power_of_two(workers, "one_peer_exponential", _INSTEAD_OF_ONE_PEER)
+    why = "its models are equal after a cycle only then"
+    instead = "'base_k' (exact for any number of workers)"
+    _check_power_of_two(workers, "one_peer_exponential", why, instead)
     rounds = [one_peer_links(workers, turn) for turn in range(max(1, dimensions(workers)))]
     return _cycle([graph.topology_from(workers, _placed(r, workers, seed)) for r in rounds])
 
 
 def hypercube(workers: int, seed: int) -> IntArray:
     """Workers whose numbers differ in one binary digit are linked."""
-    _check_power_of_two(workers, "hypercube", _INSTEAD_OF_HYPERCUBE)
+    why = "it links workers whose numbers differ in one binary digit"
+    instead = "'exponential' (any number of workers)"
+    _check_power_of_two(workers, "hypercube", why, instead)
     turns = [one_peer_links(workers, turn) for turn in range(dimensions(workers))]
     return _placed(_pairs(turns), workers, seed)
 
@@ -289,24 +293,15 @@ def _link(a: int, b: int) -> tuple[int, int]:
     return (a, b) if a < b else (b, a)
 
 
-_INSTEAD_OF_ONE_PEER = "use topology.name = 'base_k' (exact for any number of workers)"
-_INSTEAD_OF_HYPERCUBE = "use topology.name = 'exponential' (any number of workers)"
-
-
-def _check_power_of_two(workers: int, name: str, instead: str) -> None:
+def _check_power_of_two(workers: int, name: str, why: str, instead: str) -> None:
     if workers & (workers - 1) == 0:
         return
     below = 1 << dimensions(workers)
-    why = (
-        "its models are equal after a cycle only then"
-        if name == "one_peer_exponential"
-        else "it links workers whose numbers differ in one binary digit"
-    )
     raise ConfigError(
         f"{name!r} needs a power of two as the number of workers, but workers = {workers}: {why}",
         key="topology.name",
         allowed="workers = 2, 4, 8, 16, ...",
-        fix=f"set workers = {below} or {2 * below}, or {instead}",
+        fix=f"set workers = {below} or {2 * below}, or use topology.name = {instead}",
         others=("workers",),
     )
 

@@ -196,7 +196,7 @@ def load_algorithm(name: str, settings: Mapping[str, Any]) -> Algorithm | AsyncA
 
 def rule_of(algorithm: object) -> Rule:
     """What the workers of an algorithm do, as it declares."""
-    rule = getattr(algorithm, "rule", Rule)
+    rule = getattr(algorithm, "rule", None) or Rule
     return rule()
 
 

@@ -7,7 +7,7 @@ rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -30,6 +30,8 @@ from fedhp.types import (
     StepRule,
 )
 
+Neighbors: TypeAlias = Literal["ring", "base"]
+
 
 @dataclass(frozen=True, slots=True)
 class RingState:
@@ -48,9 +50,7 @@ class OnRing(Settings):
     tunable: ClassVar[Space] = {**Settings.tunable, "steps": STEPS}
     steps: int | None = None
     weights: MixingRule = "max_degree"
-    neighbors: Literal["ring", "base"] | None = (
-        None  # base: those of [topology]; none: its own ring
-    )
+    neighbors: Neighbors | None = None  # base: those of [topology]; none: its own ring
 
     def configured(self) -> Traits:
         return replace(
