@@ -99,9 +99,11 @@ class Mixing(Exchange):
     def check(self, plan: Plan, workers: int) -> None:
         """Weights of known workers; nothing goes on while models travel."""
         self.check_weights(workers)
-        right = is_whole(self.times) and 1 <= self.times <= MOST_TIMES
-        wanted = f"a whole number from 1 to {MOST_TIMES}"
-        check_values(self.name, ("times", self.times, right, wanted))
+        if not is_whole(self.times) or not 1 <= self.times <= MOST_TIMES:
+            raise Unusable(
+                f"times of its {self.name} is {self.times!r}",
+                f"a whole number from 1 to {MOST_TIMES}",
+            )
         if plan.overlap:
             raise Unusable(
                 f"its plan has overlap and a {self.name}", "overlap with a GroupAverage only"

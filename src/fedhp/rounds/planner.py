@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -216,7 +217,7 @@ class Measured:
     measures: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
-_RECORDED = {part.name for part in fields(Measured)} & {part.name for part in fields(RoundRecord)}
+_RECORDED = sorted({f.name for f in fields(Measured)} & {f.name for f in fields(RoundRecord)})
 
 
 def first_reports(step_time: FloatArray) -> Reports:
@@ -381,7 +382,7 @@ class Planner:
 def _record(
     measured: Measured, decision: Decision, *, round_index: int, clock: float, rate: float
 ) -> RoundRecord:
-    record = {name: getattr(measured, name) for name in _RECORDED}
+    record = dict(zip(_RECORDED, attrgetter(*_RECORDED)(measured), strict=True))
     for name in ("smoothness", "gradient_variance"):
         if record[name] is None:
             record[name] = np.full(len(measured.local_steps), np.nan)
