@@ -26,8 +26,8 @@ TOPOLOGIES = {
     "ring": "fedhp.graph:ring",
     "star": "fedhp.graph:star",
     "grid": "fedhp.graph:grid",
-    "random_regular": "fedhp.topologies:random_regular",
-    "random": "fedhp.topologies:random",
+    "random_regular": "fedhp.graph:random_regular",
+    "random": "fedhp.graph:random",
     "links": "fedhp.graph:links",
     "exponential": "fedhp.topologies:exponential",
     "one_peer_exponential": "fedhp.topologies:one_peer_exponential",
@@ -115,9 +115,18 @@ def grid(workers: int, seed: int) -> IntArray:
 DRAWS = 100  # of a random graph until it is connected
 
 
-def random_regular(workers: int, seed: int, *, degree: Annotated[int, Field(ge=1)] = 6) -> IntArray:
-    """Every worker has exactly `degree` neighbors, at random; drawn until it is connected."""
-    check_regular(workers, degree)
+def random_regular(
+    workers: int, seed: int, *, degree: Annotated[int, Field(ge=1)] = 6, redraw: bool = False
+) -> IntArray | ChangingTopology:
+    """Every worker has exactly `degree` neighbors, at random; drawn until it is connected, or
+    other ones every round (redraw)."""
+    check_regular(workers, degree, connected=not redraw)
+    if redraw:
+        return ChangingTopology(
+            lambda round_index: draw_regular(
+                workers, degree, generator(seed, Purpose.TOPOLOGY, round_index)
+            )
+        )
     rng = generator(seed, Purpose.TOPOLOGY)
     if degree == 2:  # the connected 2-regular graphs are the rings
         return topology_from(workers, ring_over(rng.permutation(workers))).links
@@ -209,9 +218,20 @@ def _exchange_ends(
 
 
 def random(
-    workers: int, seed: int, *, probability: Annotated[float, Field(gt=0, le=1)] = 0.3
-) -> IntArray:
-    """Each link with this probability (Erdős-Rényi); drawn until it is connected."""
+    workers: int,
+    seed: int,
+    *,
+    probability: Annotated[float, Field(gt=0, le=1)] = 0.3,
+    redraw: bool = False,
+) -> IntArray | ChangingTopology:
+    """Each link with this probability (Erdős-Rényi); drawn until it is connected, or others every
+    round (redraw)."""
+    if redraw:
+        return ChangingTopology(
+            lambda round_index: draw_links(
+                workers, probability, generator(seed, Purpose.TOPOLOGY, round_index)
+            )
+        )
     rng = generator(seed, Purpose.TOPOLOGY)
     for _ in range(DRAWS):
         topology = draw_links(workers, probability, rng)
@@ -282,7 +302,15 @@ def topologies(
             ) from error
         return checked(pairs)
 
-    _check_period(built.period, name)
+    period = built.period
+    whole = isinstance(period, int) and not isinstance(period, bool)
+    if period is not None and not (whole and 1 <= period <= LONGEST_PERIOD):
+        raise ConfigError(
+            f"{name!r} repeats after {period!r} rounds",
+            key="topology.name",
+            allowed=f"a whole number from 1 to {LONGEST_PERIOD}, or None: it never repeats",
+            fix="correct the period of the ChangingTopology",
+        )
     changing = ChangingTopology(at, built.period)
     if built.period is None:
         return round_topology(changing, 1), changing
@@ -290,18 +318,6 @@ def topologies(
     topology = topology_from(workers, np.concatenate(links))
     _check_connected(topology, name)
     return topology, changing
-
-
-def _check_period(period: Any, name: str) -> None:
-    whole = isinstance(period, int) and not isinstance(period, bool)
-    if period is None or (whole and 1 <= period <= LONGEST_PERIOD):
-        return
-    raise ConfigError(
-        f"{name!r} repeats after {period!r} rounds",
-        key="topology.name",
-        allowed=f"a whole number from 1 to {LONGEST_PERIOD}, or None: it never repeats",
-        fix="correct the period of the ChangingTopology",
-    )
 
 
 def round_topology(changing: ChangingTopology, round_index: int) -> Topology:

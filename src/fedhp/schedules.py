@@ -46,14 +46,9 @@ def _shape(passed: float, experiment: Experiment) -> float:
             return float(training.factor ** bisect_right(training.milestones or (), passed))
         case "cosine":
             final = training.final_share
-            wave = (1 + math.cos(math.pi * min(1.0, since / _cosine_length(experiment)))) / 2
+            end = experiment.horizon if training.decay_by == "time" else experiment.rounds
+            length = float(end or math.inf) - training.warmup
+            wave = (1 + math.cos(math.pi * min(1.0, since / length))) / 2
             return max(LEAST_SHARE, final + (1 - final) * wave)
         case _:
             return 1.0
-
-
-def _cosine_length(experiment: Experiment) -> float:
-    """Rounds or seconds from the end of the warm-up to that of the run."""
-    by_time = experiment.training.decay_by == "time"
-    end = experiment.horizon if by_time else experiment.rounds
-    return float(end or math.inf) - experiment.training.warmup

@@ -131,10 +131,6 @@ def shorten_words(text: str, width: int) -> str:
     return "\n".join(" ".join(shorten(word, width) for word in line.split(" ")) for line in lines)
 
 
-def header_words(header: str) -> str:
-    return re.sub(r"(?<=[-.])\n", "", header).replace("\n", " ")
-
-
 def size_of_dumb_terminal(console: Console) -> None:
     """Give the console of a dumb terminal its real width; rich assumes 80 columns."""
     if console.is_dumb_terminal:
@@ -188,19 +184,22 @@ class FittingTable(Table):
                 width=column_width,
                 overflow="fold",
             )
-            texts = column.cells if index else labels
-            cells.append([_fitted(cell, column_width) for cell in texts])
+            shown_cells = column.cells if index else labels
+            cells.append([_fitted(cell, column_width) for cell in shown_cells])
         for row in zip(*cells, strict=True):
             table.add_row(*row)
         yield table
         notes = [str(self.caption)] if self.caption else []
         styled = console.is_terminal and console.color_system is not None
-        if self.bold_caption and styled and any(_is_bold(c) for column in cells for c in column):
+        texts = [cell for column in cells for cell in column if isinstance(cell, Text)]
+        bold = any(span.style == "bold" for text in texts for span in text.spans)
+        if self.bold_caption and styled and bold:
             notes.append(self.bold_caption)
         hidden = [column.header for i, column in enumerate(self.columns) if i not in shown]
         if hidden:
-            words = (header_words(_text(header).plain) for header in hidden)
-            notes.append(f"no room for: {', '.join(words)}")
+            words = ", ".join(_text(header).plain for header in hidden)
+            words = re.sub(r"(?<=[-.])\n", "", words).replace("\n", " ")
+            notes.append(f"no room for: {words}")
         if notes:
             caption = shorten_words("; ".join(notes), width)
             style = "table.caption" if styled else ""
@@ -242,10 +241,6 @@ def _fitted(cell: RenderableType, width: int) -> RenderableType:
     text = _text(cell)
     longest = max((cell_len(word) for word in text.plain.split()), default=0)
     return text if longest <= width else Text(shorten_words(text.plain, width))
-
-
-def _is_bold(cell: RenderableType) -> bool:
-    return isinstance(cell, Text) and any(span.style == "bold" for span in cell.spans)
 
 
 def _column_widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:

@@ -38,25 +38,36 @@ Weighted: TypeAlias = dict[tuple[int, int], float]  # the links of a round, with
 
 def exponential(workers: int, seed: int) -> IntArray:
     """Every worker is linked to those 1, 2, 4, 8, ... places away, in both directions."""
-    return _placed(exponential_links(workers), workers, seed)
+    numbers = np.arange(workers)
+    offsets = [1 << power for power in range((workers - 1).bit_length()) if 1 << power < workers]
+    pairs = [np.stack([numbers, (numbers + by) % workers], axis=1) for by in offsets]
+    return _placed(_pairs(pairs), workers, seed)
 
 
 def one_peer_exponential(workers: int, seed: int) -> ChangingTopology:
     """One peer per round, 1, 2, 4, ... places away in turn: all models are equal after a cycle."""
-    _check_power_of_two(workers, "one_peer_exponential", _INSTEAD_OF_ONE_PEER)
+    why = "its models are equal after a cycle only then"
+    instead = "'base_k' (exact for any number of workers)"
+    _check_power_of_two(workers, "one_peer_exponential", why, instead)
     rounds = [one_peer_links(workers, turn) for turn in range(max(1, dimensions(workers)))]
     return _cycle([graph.topology_from(workers, _placed(r, workers, seed)) for r in rounds])
 
 
 def hypercube(workers: int, seed: int) -> IntArray:
     """Workers whose numbers differ in one binary digit are linked."""
-    _check_power_of_two(workers, "hypercube", _INSTEAD_OF_HYPERCUBE)
-    return _placed(hypercube_links(workers), workers, seed)
+    why = "it links workers whose numbers differ in one binary digit"
+    instead = "'exponential' (any number of workers)"
+    _check_power_of_two(workers, "hypercube", why, instead)
+    turns = [one_peer_links(workers, turn) for turn in range(dimensions(workers))]
+    return _placed(_pairs(turns), workers, seed)
 
 
 def torus(workers: int, seed: int, *, rows: Annotated[int, Field(ge=2)] | None = None) -> IntArray:
     """A grid whose edges meet: every worker has four neighbors, three where a side is two long."""
-    return _placed(torus_links(workers, _torus_rows(workers, rows)), workers, seed)
+    numbers = np.arange(workers).reshape(_torus_rows(workers, rows), -1)
+    right, below = np.roll(numbers, -1, axis=1), np.roll(numbers, -1, axis=0)
+    sides = [np.stack([numbers.ravel(), side.ravel()], axis=1) for side in (right, below)]
+    return _placed(_pairs(sides), workers, seed)
 
 
 def base_k(workers: int, seed: int, *, k: Annotated[int, Field(ge=1)] = 1) -> ChangingTopology:
@@ -98,50 +109,12 @@ def small_world(
     )
 
 
-def random_regular(
-    workers: int, seed: int, *, degree: Annotated[int, Field(ge=1)] = 6, redraw: bool = False
-) -> IntArray | ChangingTopology:
-    """Every worker has exactly `degree` neighbors, at random; other ones every round (redraw)."""
-    if not redraw:
-        return graph.random_regular(workers, seed, degree=degree)
-    graph.check_regular(workers, degree, connected=False)
-    return ChangingTopology(
-        lambda round_index: graph.draw_regular(
-            workers, degree, generator(seed, Purpose.TOPOLOGY, round_index)
-        )
-    )
-
-
-def random(
-    workers: int,
-    seed: int,
-    *,
-    probability: Annotated[float, Field(gt=0, le=1)] = 0.3,
-    redraw: bool = False,
-) -> IntArray | ChangingTopology:
-    """Each link with this probability (Erdős-Rényi); others every round (redraw)."""
-    if not redraw:
-        return graph.random(workers, seed, probability=probability)
-    return ChangingTopology(
-        lambda round_index: graph.draw_links(
-            workers, probability, generator(seed, Purpose.TOPOLOGY, round_index)
-        )
-    )
-
-
 # --- in the order of the workers' numbers --------------------------------------------------
 
 
 def dimensions(workers: int) -> int:
     """log2 of a power of two."""
     return workers.bit_length() - 1
-
-
-def exponential_links(workers: int) -> IntArray:
-    """(i, i + 2**j) for all powers of two below the number of workers, [E, 2]."""
-    numbers = np.arange(workers)
-    offsets = [1 << power for power in range((workers - 1).bit_length()) if 1 << power < workers]
-    return _pairs([np.stack([numbers, (numbers + by) % workers], axis=1) for by in offsets])
 
 
 def one_peer_links(workers: int, turn: int) -> IntArray:
@@ -155,20 +128,6 @@ def one_peer_links(workers: int, turn: int) -> IntArray:
     numbers = np.arange(workers)
     other = numbers ^ (1 << turn % dimensions(workers))
     return np.stack([numbers, other], axis=1)[numbers < other]
-
-
-def hypercube_links(workers: int) -> IntArray:
-    """The links of all turns together, [N log2(N) / 2, 2]."""
-    return _pairs([one_peer_links(workers, turn) for turn in range(dimensions(workers))])
-
-
-def torus_links(workers: int, rows: int) -> IntArray:
-    """The neighbor to the right and the one below of every worker, filled row by row, [2N, 2]."""
-    columns = workers // rows
-    numbers = np.arange(workers).reshape(rows, columns)
-    right, below = np.roll(numbers, -1, axis=1), np.roll(numbers, -1, axis=0)
-    sides = (right, below)
-    return _pairs([np.stack([numbers.ravel(), side.ravel()], axis=1) for side in sides])
 
 
 def small_world_links(
@@ -334,24 +293,15 @@ def _link(a: int, b: int) -> tuple[int, int]:
     return (a, b) if a < b else (b, a)
 
 
-_INSTEAD_OF_ONE_PEER = "use topology.name = 'base_k' (exact for any number of workers)"
-_INSTEAD_OF_HYPERCUBE = "use topology.name = 'exponential' (any number of workers)"
-
-
-def _check_power_of_two(workers: int, name: str, instead: str) -> None:
+def _check_power_of_two(workers: int, name: str, why: str, instead: str) -> None:
     if workers & (workers - 1) == 0:
         return
     below = 1 << dimensions(workers)
-    why = (
-        "its models are equal after a cycle only then"
-        if name == "one_peer_exponential"
-        else "it links workers whose numbers differ in one binary digit"
-    )
     raise ConfigError(
         f"{name!r} needs a power of two as the number of workers, but workers = {workers}: {why}",
         key="topology.name",
         allowed="workers = 2, 4, 8, 16, ...",
-        fix=f"set workers = {below} or {2 * below}, or {instead}",
+        fix=f"set workers = {below} or {2 * below}, or use topology.name = {instead}",
         others=("workers",),
     )
 
@@ -369,7 +319,8 @@ def _torus_rows(workers: int, rows: int | None) -> int:
             "above 1",
             key="topology.name",
             allowed="workers = rows * columns, both at least 2",
-            fix=f"set workers = {_next_product(workers)}, or use topology.name = 'grid' or 'ring'",
+            # After a prime above 2 comes an even number.
+            fix=f"set workers = {max(4, workers + 1)}, or use topology.name = 'grid' or 'ring'",
         )
     raise ConfigError(
         f"{workers} workers do not fill {rows} rows of equal length, at least 2 long",
@@ -377,11 +328,6 @@ def _torus_rows(workers: int, rows: int | None) -> int:
         allowed=f"one of {', '.join(map(str, sides))}",
         fix="set topology.rows to one of these, or remove it",
     )
-
-
-def _next_product(workers: int) -> int:
-    """The next number that is a product of two numbers above 1."""
-    return max(4, workers + 1)  # after a prime above 2 comes an even number
 
 
 def _check_small_world(workers: int, neighbors: int) -> None:

@@ -19,7 +19,8 @@ from fedhp.cluster.history import read_history
 from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.worker.data import LocalMeans, received_experiment
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
-from fedhp.config import PART_KEYS, Experiment, check_trusted, parse
+from fedhp.config import Experiment, check_trusted, parse
+from fedhp.config.own_parts import PART_KEYS
 from fedhp.errors import ConfigError, FedhpError
 from fedhp.trust import Trust, TrustedModule, load_trust
 from net.clusters import PATIENCE, tiny

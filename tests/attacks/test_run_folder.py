@@ -19,7 +19,8 @@ import tomli_w
 
 from cli.support import Command, caller
 from dash.serving import client_of
-from fedhp.config import PART_KEYS, REPLACED_BY_TASKS
+from fedhp.config.own_parts import PART_KEYS
+from fedhp.config.rules import REPLACED_BY_TASKS
 from fedhp.errors import RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE, Store

@@ -10,7 +10,8 @@ import pytest
 
 import fedhp
 from cli.support import Command, digest_of, write
-from fedhp.config import MOST_ROUNDS, load, parse, to_tables
+from fedhp.config import load, parse, to_tables
+from fedhp.config.schema import MOST_ROUNDS
 from fedhp.errors import ConfigError
 from fedhp.record.reader import time_to
 

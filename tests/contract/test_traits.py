@@ -24,8 +24,9 @@ from fedhp.algorithms.dpsgd import DPSGD
 from fedhp.algorithms.fedhp import FedHP
 from fedhp.algorithms.fedhp_plus import FedHPPlus
 from fedhp.algorithms.pens import PENS
-from fedhp.algorithms.traits import About, ScoringTraits
+from fedhp.algorithms.traits import About
 from fedhp.errors import ConfigError
+from fedhp.exchange import Scoring
 
 HERE = "contract.test_traits"
 
@@ -110,7 +111,7 @@ def test_what_a_class_says_that_declares_nothing() -> None:
         "plans_by": "models",
         "distance_smoothing": 0.5,
     }
-    assert not ScoringTraits(1, 2).symmetric
+    assert not Scoring(1, 2, 0.5).symmetric
     plain = asdict(About(name="x", color="#fff", dashes="-", marker="o"))
     assert {name: value for name, value in plain.items() if value and len(str(value)) < 4} == {
         "name": "x",

@@ -43,7 +43,7 @@ def record(experiment: Path, folder: Path) -> None:
     if folder.name in STOPS:
         last, run = STOPS[folder.name], fedhp.start(experiment, folder)
         if last is not None:
-            run.stop = lambda: run.rounds_done() >= last  # type: ignore[method-assign]
+            run.stop = lambda: run.rounds_done() >= last
         with contextlib.suppress(Interrupted):
             for _ in run.rounds():
                 pass

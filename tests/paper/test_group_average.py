@@ -430,9 +430,9 @@ def test_so_many_sizes_are_tried(
     tried = []
 
     class Counting(FedHPPlus):
-        def _exchange(self, fragment: int, network: Network, **chosen: Any) -> GroupAverage:
+        def _exchange(self, fragment: int, observation: Observation, **chosen: Any) -> GroupAverage:
             tried.append(len(chosen["holders"]) + len(chosen["returning"]))
-            return super()._exchange(fragment, network, **chosen)
+            return super()._exchange(fragment, observation, **chosen)
 
     algorithm = Counting()
     algorithm.plan(algorithm.start(federation(12)), observe(12, 2, away=False), report(None, 12, 0))

@@ -13,16 +13,15 @@ import tomli_w
 from fedhp.algorithms.base import ALGORITHMS
 from fedhp.components import resolve
 from fedhp.config import (
-    NONE_IS_A_VALUE,
-    PARTITIONS,
-    PROFILES,
     Experiment,
     differences,
     load,
     parse,
     to_tables,
 )
+from fedhp.config.load import NONE_IS_A_VALUE
 from fedhp.config.origins import Origins
+from fedhp.config.schema import PARTITIONS, PROFILES
 from fedhp.errors import ConfigError
 from fedhp.graph import TOPOLOGIES
 from fedhp.learn.names import MODELS

@@ -198,8 +198,10 @@ def test_random_topologies_are_drawn_again_every_round(name: str, settings: dict
 
 def test_without_redraw_random_graphs_are_as_they_always_were() -> None:
     rng = generator(3, Purpose.TOPOLOGY)
-    assert build("random", 12).links.tolist() == graph.random(12, 3).tolist()
-    assert build("random_regular", 12).links.tolist() == graph.random_regular(12, 3).tolist()
+    drawn = graph.draw_links(12, 0.3, generator(3, Purpose.TOPOLOGY))
+    assert build("random", 12).links.tolist() == drawn.links.tolist()
+    drawn = graph.draw_regular(12, 6, generator(3, Purpose.TOPOLOGY), connected=True)
+    assert build("random_regular", 12).links.tolist() == drawn.links.tolist()
     assert build("ring", 12).degrees.tolist() == [2] * 12
     expected = topology_from(12, graph.ring_over(rng.permutation(12))).links
     assert build("ring", 12).links.tolist() == expected.tolist()

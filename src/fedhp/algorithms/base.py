@@ -242,14 +242,15 @@ def rule_of(algorithm: object) -> Rule:
     return algorithm.rule() if isinstance(algorithm, Ruled) else Rule()
 
 
-# Once flags of the class, by the trait or the rule that each is now.
+# Once flags of the class, and what each is now: a trait, or a rule.
 _FORMER = {
-    "uses_rounds": "uses_rounds",
-    "changing_topology": "follows_changes",
-    "local_epochs": "local_epochs",
-    "group_average": "group_average",
+    "uses_rounds": "traits = Traits(uses_rounds={})",
+    "changing_topology": "traits = Traits(follows_changes={})",
+    "local_epochs": "traits = Traits(local_epochs={})",
+    "group_average": "traits = Traits(group_average={})",
+    "push_sum": "def rule(self): return fedhp.rule.PushSum()",
+    "tracking": "def rule(self): return fedhp.rule.Tracking()",
 }
-_FORMER_RULES = {"push_sum": "PushSum()", "tracking": "Tracking()"}
 
 
 def _misdeclared(algorithm: object) -> tuple[str, str]:
@@ -259,19 +260,10 @@ def _misdeclared(algorithm: object) -> tuple[str, str]:
         return f"traits = {declared!r}", "traits = Traits(...)"
     if not isinstance(rule_of(algorithm), Rule):
         return f"the rule {rule_of(algorithm)!r}", "def rule(self) -> fedhp.rule.Rule"
-    flags = {name: getattr(algorithm, name, None) for name in (*_FORMER, *_FORMER_RULES)}
+    flags = {name: getattr(algorithm, name, None) for name in _FORMER}
     flags = {name: value for name, value in flags.items() if isinstance(value, bool)}
-    fields = ", ".join(
-        f"{_FORMER[name]}={value}" for name, value in flags.items() if name in _FORMER
-    )
-    forms = [f"traits = Traits({fields})"] if fields else []
-    rules = [rule for name, rule in _FORMER_RULES.items() if flags.get(name)]
-    if rules:
-        rule = rules[0] if len(rules) == 1 else "TrackedPushSum()"
-        forms.append(f"def rule(self): return fedhp.rule.{rule}")
-    return " and ".join(f"{name} = {value}" for name, value in flags.items()), ", ".join(
-        forms
-    ) or "nothing"
+    forms = (_FORMER[name].format(value) for name, value in flags.items())
+    return " and ".join(f"{name} = {value}" for name, value in flags.items()), ", ".join(forms)
 
 
 def is_synchronous(algorithm: object) -> TypeGuard[Algorithm]:

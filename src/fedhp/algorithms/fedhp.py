@@ -132,20 +132,18 @@ class FedHP(Settings):
     def start(self, federation: Federation) -> FedHPState:
         """Only the base topology is known."""
         nan = float("nan")
+        workers, links = federation.workers, federation.base_topology.links
         sources = self._sources(federation)
-        probe_order = generator(federation.seed, Purpose.ALGORITHM, 4).permutation(
-            federation.workers
-        )
         return FedHPState(
-            workers=federation.workers,
+            workers=workers,
             rounds=federation.rounds,
             initial_steps=self.initial_steps or federation.local_steps,
-            base_links=federation.base_topology.links,
-            step_time=np.full(federation.workers, nan),
-            probe_order=probe_order,
+            base_links=links,
+            step_time=np.full(workers, nan),
+            probe_order=generator(federation.seed, Purpose.ALGORITHM, 4).permutation(workers),
             sources=sources,
-            distance=unknown(federation.workers, sources),
-            link_distance=np.full(len(federation.base_topology.links), nan),
+            distance=unknown(workers, sources),
+            link_distance=np.full(len(links), nan),
             distance_bound=nan,
             smoothness=nan,
             gradient_variance=nan,
@@ -164,15 +162,9 @@ class FedHP(Settings):
         """With the distances of pairs estimated from those of the links."""
         if len(state.distance) == len(state.sources):
             return state
-        return replace(
-            state,
-            distance=distances_over(
-                state.base_links,
-                state.link_distance,
-                workers=state.workers,
-                sources=state.sources,
-            ),
-        )
+        links, known = state.base_links, state.link_distance
+        distance = distances_over(links, known, workers=state.workers, sources=state.sources)
+        return replace(state, distance=distance)
 
     def _sources(self, federation: Federation) -> IntArray:
         """All workers, or a sample drawn once, whose distances are then estimates."""

@@ -18,7 +18,6 @@ from fedhp.algorithms.group_tree import build_tree, fastest_first
 from fedhp.algorithms.pace import moving_average
 from fedhp.algorithms.traits import About, Traits
 from fedhp.exchange import GroupAverage
-from fedhp.timing import Network
 from fedhp.types import (
     BoolArray,
     Decision,
@@ -26,7 +25,6 @@ from fedhp.types import (
     GroupRole,
     IntArray,
     LinkVerdict,
-    Pair,
     Participation,
     Plan,
     Reports,
@@ -132,16 +130,7 @@ class FedHPPlus(Settings):
         if observation.round_index == 1 or not available.any():
             return state, self._without_average(fragment, available)
         overdue = available & (state.left_out[fragment] >= self.patience)
-        group = self._choose(
-            fragment,
-            observation.network,
-            order=fastest_first(observation.network, available),
-            overdue=overdue,
-            held=state.held[fragment],
-            since=state.since[fragment],
-            last_deadline=state.deadline,
-            avoid=observation.avoid,
-        )
+        group = self._choose(state, observation, fragment, overdue)
         transfer_time = _smoothed(state.transfer_time, group.transfer_time)
         deadline = self._deadline(transfer_time, state.step_time[available])
         plan = Plan(
@@ -170,18 +159,11 @@ class FedHPPlus(Settings):
         return replace(state, held=held, since=since)
 
     def _choose(
-        self,
-        fragment: int,
-        network: Network,
-        *,
-        order: IntArray,
-        overdue: BoolArray,
-        held: IntArray,
-        since: IntArray,
-        last_deadline: float,
-        avoid: frozenset[Pair],
+        self, state: FedHPPlusState, observation: Observation, fragment: int, overdue: BoolArray
     ) -> _Group:
         """Of the groups of every size, the one with the least time per participant."""
+        network, held = observation.network, state.held[fragment]
+        order = fastest_first(network, observation.available)
         count = len(order)
         least = min(count, max(SMALLEST_GROUP, int(np.ceil(self.min_share * count - 1e-9))))
         tried = min(SIZES_TRIED, WORKERS_TRIED // count + 2, count - least + 1)
@@ -198,29 +180,27 @@ class FedHPPlus(Settings):
             members = order[chosen[order]]
             exchange = self._exchange(
                 fragment,
-                network,
+                observation,
                 holders=members[current[members]],
-                since=since,
+                since=state.since[fragment],
                 returning=members[~current[members]],
-                avoid=avoid,
             )
             groups.append(_Group(exchange, exchange.transfer_time(network), added))
-        return min(groups, key=lambda group: group.cost(last_deadline))
+        return min(groups, key=lambda group: group.cost(state.deadline))
 
     def _exchange(
         self,
         fragment: int,
-        network: Network,
+        observation: Observation,
         *,
         holders: IntArray,
         returning: IntArray,
         since: IntArray,
-        avoid: frozenset[Pair],
     ) -> GroupAverage:
         """The tree over those that hold the consensus, with those that return as leaves. The root
         has taken part for longest: it knows the momentum. Where links are to be avoided, it is
         the one of them from which the tree reaches most."""
-        trees = []
+        trees, network, avoid = [], observation.network, observation.avoid
         # Of equals, the one with the fastest link.
         for root in holders[np.argsort(since[holders], kind="stable")].tolist():
             others = holders[holders != root].tolist()
@@ -286,21 +266,16 @@ class FedHPPlus(Settings):
     def _without_average(self, fragment: int, available: BoolArray) -> Plan:
         """The first round: nobody has learned anything yet."""
         nobody = np.empty(0, dtype=np.int64)
+        never = np.zeros(len(available), dtype=np.int64)
         return Plan(
             exchange=self._average(fragment, nobody, nobody, nobody.astype(np.bool_)),
             deadline=self.first_deadline,
             overlap=self.overlap,
-            decision=Decision(
-                links=np.empty((0, 2), dtype=np.int64),
-                verdicts=nobody,
-                link_time=np.empty(0),
-                rule=StepReason(StepRule.GROUP_START),
+            decision=replace(
+                Decision.without_links(StepReason(StepRule.GROUP_START)),
                 facts={"deadline": self.first_deadline},
                 participation=Participation(
-                    roles=tuple(_roles(available)),
-                    left_out=np.zeros(len(available), dtype=np.int64),
-                    returning=np.zeros(len(available), dtype=np.bool_),
-                    root=-1,
+                    tuple(_roles(available)), never, never.astype(np.bool_), root=-1
                 ),
             ),
         )

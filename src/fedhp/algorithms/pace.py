@@ -6,7 +6,7 @@ deadline rules; `literal` is Algorithm 3 as printed (lines 2-3 and 15-16, Eq. ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -105,14 +105,9 @@ def literal(
     minimised, and the others get the steps that fit into T_l."""
     tau = max(1, int(pace_steps))
     fastest = float((tau * step_time + communication_time).min())
-    steps = steps_within(fastest, step_time, communication_time, max_steps=max_steps)
-    return Assignment(
-        local_steps=steps,
-        deadline=fastest,
-        objective=fastest,
-        round_time=float((steps * step_time + communication_time).max()),
-        rule=StepReason(StepRule.LITERAL),
-    )
+    rule = StepReason(StepRule.LITERAL)
+    found = _assign(fastest, step_time, communication_time, max_steps, None, rule)
+    return replace(found, objective=fastest)
 
 
 def _assign(

@@ -20,10 +20,11 @@ from fedhp.algorithms.base import (
     Settings,
     Space,
 )
-from fedhp.algorithms.traits import About, ScoringTraits, Traits
+from fedhp.algorithms.traits import About, Traits
 from fedhp.config import Experiment
 from fedhp.errors import ConfigError
-from fedhp.exchange import DirectedMixing, Exchange, NeighborMixing, PeerScoring
+from fedhp.exchange import DirectedMixing, Exchange, NeighborMixing, Scoring
+from fedhp.exchange.mixing import pulls
 from fedhp.graph import neighbor_lists, topology_from
 from fedhp.seeds import Purpose, generator
 from fedhp.types import (
@@ -83,9 +84,12 @@ class PENS(Settings):
         return replace(
             super().configured(),
             own_steps="" if self.steps is None else "steps",
-            scoring=ScoringTraits(self.keep, self.samples, self.symmetric),
+            scoring=self._scoring(),
             simulated_settings={"symmetric": NOT_SENT_BACK} if self.symmetric else {},
         )
+
+    def _scoring(self) -> Scoring:
+        return Scoring(self.keep, self.samples, self.score_cost, self.symmetric)
 
     def check_experiment(self, experiment: Experiment, federation: Federation) -> None:
         """Refuse Krum of the few peers that are scored and kept in the first stage: it would choose
@@ -147,8 +151,7 @@ class PENS(Settings):
             count=self.peers if scoring else self.keep,
         )
         exchange, verdict = self._exchange(sources, scoring=scoring)
-        receivers, columns = np.nonzero(sources >= 0)
-        links = np.stack([receivers, sources[receivers, columns]], axis=1)
+        links = pulls(sources)
         return state, Plan(
             exchange=exchange,
             local_steps=observation.fixed_steps(state.steps),
@@ -164,18 +167,9 @@ class PENS(Settings):
 
     def _exchange(self, sources: IntArray, *, scoring: bool) -> tuple[Exchange, LinkVerdict]:
         if scoring:
-            exchange: Exchange = PeerScoring(
-                candidates=sources,
-                keep=self.keep,
-                samples=self.samples,
-                cost_per_candidate=self.score_cost,
-                symmetric=self.symmetric,
-            )
-            return exchange, LinkVerdict.SCORED
+            return DirectedMixing(sources, self._scoring()), LinkVerdict.SCORED
         if self.symmetric:
-            receivers, columns = np.nonzero(sources >= 0)
-            pairs = np.stack([receivers, sources[receivers, columns]], axis=1)
-            topology = topology_from(len(sources), pairs)
+            topology = topology_from(len(sources), pulls(sources))
             return NeighborMixing(topology, "metropolis"), LinkVerdict.DRAWN
         return DirectedMixing(sources), LinkVerdict.DRAWN
 

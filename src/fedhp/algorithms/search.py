@@ -72,29 +72,29 @@ def search(
         if search_step == 0:
             break
         iterations += 1
-        look = walk.look(search_step)
+        removed, stayed, reasons = walk.look(search_step)
         if network.sharing:  # with fewer transfers at once, every link is faster
             present = walk.present.copy()
-            present[look.removed] = False
+            present[removed] = False
             rest = base.keep(present)
             link_time = network.link_time(rest.links, rest.degrees)
             communication = slowest_link(base.workers, rest.links, link_time)
         else:
             communication = walk.slowest(search_step)
         trial = assign(communication)
-        improved = len(look.removed) > 0 and trial.objective < best.objective
+        improved = len(removed) > 0 and trial.objective < best.objective
         # A link that was needed on the way to a rejected topology may not be needed in the
         # result; only the last and smallest step shows the result.
         if improved or search_step == 1:
-            verdicts[look.stayed] = look.reasons
+            verdicts[stayed] = reasons
         if improved:
             best = trial
-            verdicts[look.removed] = LinkVerdict.CUT
+            verdicts[removed] = LinkVerdict.CUT
             walk.commit(search_step)
             if network.sharing:
                 walk.reorder(link_time, _depth(walk.links_left))
         else:
-            verdicts[look.removed] = LinkVerdict.KEPT_NO_GAIN
+            verdicts[removed] = LinkVerdict.KEPT_NO_GAIN
             if search_step == 1:
                 break
     return SearchResult(

@@ -9,14 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-
-@dataclass(frozen=True, slots=True)
-class ScoringTraits:
-    """How workers choose among the models that they pulled (PeerScoring)."""
-
-    keep: int
-    samples: int
-    symmetric: bool = False
+from fedhp.exchange import Scoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +28,7 @@ class Traits:
     # How turns end: meetings of two; deliveries into boxes, which keep the newest of each sender,
     # keep it until it is read once, or add them; or groups that average.
     mailbox: Literal["meet", "newest", "once", "sum", "group"] = "meet"
-    scoring: ScoringTraits | None = None  # of the plans with PeerScoring
+    scoring: Scoring | None = None  # of the plans with PeerScoring
     single_steps: bool = False  # every turn is one step, from one shared model
     serves: Literal["model", "average"] = "model"  # of asynchronous workers
     compression: str = ""  # what to set instead of exchange.compression

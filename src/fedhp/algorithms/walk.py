@@ -33,15 +33,6 @@ class Bound:
         return within
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The outcome of removing more links, not yet decided; links by their index in the base."""
-
-    removed: IntArray
-    stayed: IntArray  # links passed on the way that could not be removed
-    reasons: IntArray  # why: LinkVerdict of each
-
-
 class Walk:
     """A pass over the links from slowest to fastest, ties by smaller distance.
 
@@ -102,10 +93,11 @@ class Walk:
         self._here = _Scan(ends, twice, total, self._bound, forest)
         self._ahead: _Scan | None = None
 
-    def look(self, count: int) -> Look:
-        """What removing up to `count` more links would do; nothing is decided by that."""
+    def look(self, count: int) -> tuple[IntArray, IntArray, IntArray]:
+        """What removing up to `count` more links would do; nothing is decided by that. Those that
+        could go, those passed on the way that could not, and why: LinkVerdict of each."""
         removed, stayed, reasons, _ = self._look(count)
-        return Look(self._order[removed], self._order[stayed], reasons)
+        return self._order[removed], self._order[stayed], reasons
 
     def _look(self, count: int) -> tuple[IntArray, IntArray, IntArray, int]:
         while True:

@@ -101,6 +101,9 @@ def _call(arguments: list[str]) -> int:
     from fedhp.cli.app import app
     from fedhp.cli.parameters import remove_unused_folders, say
 
+    # The base class of errors in options: click's, or that of the click inside typer.
+    kinds: Any = typer.BadParameter.__mro__
+    usage_errors = next(kind for kind in kinds if kind.__name__ == "ClickException")
     log = logging.getLogger("fedhp")
     handlers, level, propagate = log.handlers[:], log.level, log.propagate
     if sys.stderr.isatty():
@@ -110,7 +113,7 @@ def _call(arguments: list[str]) -> int:
         if result == STOPPED:  # how typer reports Ctrl-C
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
-    except _usage_errors(typer.BadParameter) as error:
+    except usage_errors as error:
         usage = io.StringIO()
         error.show(usage)
         say(usage.getvalue().rstrip("\n"), error=True)
@@ -159,8 +162,3 @@ def _missing_extra(error: BaseException) -> FedhpError | None:
         allowed="an installation with the extra 'cluster'",
         fix=install_extra("cluster"),
     )
-
-
-def _usage_errors(example: type[Any]) -> type[Any]:
-    """The base class of errors in options: click's, or that of the click inside typer."""
-    return next(kind for kind in example.__mro__ if kind.__name__ == "ClickException")

@@ -11,7 +11,6 @@ Validated settings are trusted.
 
 from fedhp.config.load import (
     FREE_ON_RESUME,
-    NONE_IS_A_VALUE,
     UNSET,
     Draft,
     apply_changes,
@@ -22,20 +21,15 @@ from fedhp.config.load import (
     parse_change,
     to_tables,
 )
-from fedhp.config.origins import UNKNOWN, Origins
 from fedhp.config.own_parts import (
-    PART_KEYS,
     check_origin,
     check_trusted,
     own_modules,
     own_parts,
 )
-from fedhp.config.rules import REPLACED_BY_TASKS, check_targets
+from fedhp.config.rules import check_targets
 from fedhp.config.schema import (
-    MOST_ROUNDS,
     MOST_WORKERS,
-    PARTITIONS,
-    PROFILES,
     AbsenceConfig,
     AttackConfig,
     AugmentationConfig,
@@ -54,12 +48,12 @@ from fedhp.config.schema import (
 )
 
 # Of the schema:
-__all__ = ["MOST_ROUNDS", "MOST_WORKERS", "PARTITIONS", "PROFILES", "AbsenceConfig", "AttackConfig"]
+__all__ = ["MOST_WORKERS", "AbsenceConfig", "AttackConfig"]
 __all__ += ["AugmentationConfig", "BandwidthConfig", "ClusterConfig", "ComponentConfig"]
 __all__ += ["DataConfig", "DeviceConfig", "EvaluationConfig", "ExchangeConfig", "Experiment"]
 __all__ += ["LineConfig", "TrainingConfig", "UntilConfig", "WorldConfig"]
 # Of the others:
-__all__ += ["FREE_ON_RESUME", "NONE_IS_A_VALUE", "PART_KEYS", "REPLACED_BY_TASKS", "UNKNOWN"]
-__all__ += ["UNSET", "Draft", "Origins", "apply_changes", "check_origin", "check_targets"]
+__all__ += ["FREE_ON_RESUME"]
+__all__ += ["UNSET", "Draft", "apply_changes", "check_origin", "check_targets"]
 __all__ += ["check_trusted", "differences", "load", "log_notes", "own_modules", "own_parts"]
 __all__ += ["parse", "parse_change", "to_tables"]

@@ -159,7 +159,7 @@ def _validated(tree: dict[str, Any], *, stored: bool = False) -> Experiment:
             experiment = Experiment.model_validate(tree)
         except ValidationError as error:
             raise from_validation(error, Experiment) from None
-        refused = next(rules.refusals(experiment), None)
+        refused = next((no for rule in rules.RULES for no in rule.refusals(experiment)), None)
         if refused is None:
             return experiment
         if not (stored and refused.idle and pop_key(tree, refused.idle)[0]):
@@ -231,7 +231,7 @@ def _is_known(key: str) -> bool:
 def to_tables(experiment: Experiment) -> dict[str, Any]:
     """The experiment as plain tables for TOML or JSON; settings that are None are left out."""
     tables = experiment.model_dump(mode="json", exclude_none=True)
-    for key in rules.omitted(experiment):
+    for key in [key for rule in rules.RULES for key in rule.omits(experiment)]:
         pop_key(tables, key)
     return tables
 
@@ -258,7 +258,8 @@ def _drop_settings_of_other_kinds(
     for key, value in changes:
         default = rules.default_of(key)
         old, new = flatten(tree).get(key, default), default if value is UNSET else value
-        for other in () if value is UNSET else rules.replaced_by(key):
+        replaced = [other for rule in rules.RULES for other in rule.replaces(key)]
+        for other in () if value is UNSET else replaced:
             there, content = pop_key(tree, other)
             if there and content != rules.default_of(other):
                 text = f"{key}={new} replaces {other} = {content!r}"
@@ -270,7 +271,8 @@ def _drop_settings_of_other_kinds(
             names = [n for n in flatten(tree) if n.startswith(f"{key}.") and n not in given]
         else:
             left = {**flatten(tree), **{k: None if v is UNSET else v for k, v in changes}}
-            names = rules.dropped_by(rules.Change(key, old, new, tree, left))
+            change = rules.Change(key, old, new, tree, left)
+            names = list(dict.fromkeys(key for rule in rules.RULES for key in rule.drops(change)))
             what = "settings without effect" if key in rules.RECORDINGS else f"settings of {old!r}"
         profile = old if key == "world.profile" else flatten(tree).get("world.profile", "paper")
         changed = {

@@ -35,19 +35,6 @@ REPLACED_BY_TASKS = (
 )
 
 
-def refusal(
-    key: str,
-    problem: str,
-    *,
-    allowed: str,
-    fix: str,
-    idle: str = "",
-    others: tuple[str, ...] = (),
-) -> ConfigError:
-    """Of a setting; idle: the key without which the experiment is the same."""
-    return ConfigError(problem, key=key, allowed=allowed, fix=fix, others=others, idle=idle)
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     key: str
@@ -95,9 +82,9 @@ class Only(SettingRule):
         if self.even_default:
             given = value is not None and is_set(experiment, self.key)
         if given:
-            yield refusal(
-                self.key,
+            yield ConfigError(
                 f"{shown}has no effect: {self.when} is {kind!r}",
+                key=self.key,
                 allowed=f"{self.key} with {self.when} = {' or '.join(map(repr, self.values))} only",
                 fix=f"remove {self.key}, or set {self.when} = {self.values[0]!r}",
                 idle=self.key,
@@ -139,10 +126,10 @@ class OneOf(SettingRule):
         unset = default_of(self.key) if self.unset is None else self.unset
         given = is_set(experiment, self.key) if self.even_default else value != unset
         if other is not None and given:
-            yield refusal(
-                self.key,
+            yield ConfigError(
                 f"{_shown(value, 'g' if isinstance(value, float) else '')} has no effect: "
                 f"{self.other} is {other:g}",
+                key=self.key,
                 allowed=self.allowed,
                 fix=REMOVE_ONE,
                 idle="" if self.has_effect else self.key,
@@ -168,9 +155,9 @@ class Needs(SettingRule):
         given = any(value_at(experiment, file) is not None for file in self.files)
         if not given and value != default_of(self.key):
             verb = "is" if len(self.files) == 1 else "are"
-            yield refusal(
-                self.key,
+            yield ConfigError(
                 f"{_shown(value)} has no effect: {' and '.join(self.files)} {verb} not set",
+                key=self.key,
                 allowed=f"{self.key} with {' or '.join(self.files)} only",
                 fix=f"remove {self.key}, or set {self.files[-1]}",
                 idle=self.key,
@@ -195,10 +182,10 @@ class Recorded(SettingRule):
         for key in self.keys:
             value = value_at(experiment, key)
             if value not in (default_of(key), default_of(key, experiment.world.profile)):
-                yield refusal(
-                    key,
+                yield ConfigError(
                     f"{_shown(value)} has no effect: {self.file} has the speeds of devices and "
                     "links",
+                    key=key,
                     allowed=f"one of {key} and {self.file}",
                     fix=REMOVE_ONE,
                     idle=key,
@@ -219,10 +206,10 @@ class Replaced(SettingRule):
             if is_set(experiment, key):
                 is_data = "." in key
                 shown = key if is_data else f"{key}.name"
-                yield refusal(
-                    shown,
+                yield ConfigError(
                     f"is set, but has no effect: the task {experiment.task.name!r} has its own "
                     f"{'data' if is_data else 'model'}",
+                    key=shown,
                     allowed="either task.name with your own task, or model.name and data.name",
                     fix=f"remove {shown} or task.name",
                     idle=key,
@@ -305,16 +292,16 @@ def _partition(experiment: Experiment) -> Iterator[ConfigError]:
     if is_dotted(name):
         return
     if name not in PARTITIONS:
-        yield refusal(
-            "data.partition",
+        yield ConfigError(
             f"unknown partition {name!r}",
+            key="data.partition",
             allowed=", ".join(PARTITIONS) + ", or a dotted path to your own (module:function)",
             fix=f"{did_you_mean(name, PARTITIONS)}set data.partition to one of these",
         )
     if experiment.data.partition_options:
-        yield refusal(
-            "data.partition_options",
+        yield ConfigError(
             f"has no effect: data.partition is {name!r}",
+            key="data.partition_options",
             allowed="data.partition_options with your own partition (module:function) only",
             fix="remove data.partition_options",
             idle="data.partition_options",
@@ -323,9 +310,9 @@ def _partition(experiment: Experiment) -> Iterator[ConfigError]:
 
 def _milestones(experiment: Experiment) -> Iterator[ConfigError]:
     if experiment.training.schedule == "step" and experiment.training.milestones is None:
-        yield refusal(
-            "training.milestones",
+        yield ConfigError(
             "is required: training.schedule is 'step'",
+            key="training.milestones",
             allowed="a list of rounds, or of seconds with decay_by = 'time'",
             fix="add training.milestones = [50, 75], or choose another training.schedule",
         )
@@ -335,18 +322,18 @@ def _points_of_the_schedule(experiment: Experiment) -> Iterator[ConfigError]:
     training = experiment.training
     milestones = training.milestones or []
     if any(a >= b for a, b in pairwise(milestones)):
-        yield refusal(
-            "training.milestones",
+        yield ConfigError(
             f"the values {', '.join(f'{value:g}' for value in milestones)} do not rise",
+            key="training.milestones",
             allowed="numbers, each above the one before",
             fix="sort them, and write each once",
         )
     for key, values in (("milestones", milestones), ("warmup", [training.warmup])):
         broken = [value for value in values if not value.is_integer()]
         if training.decay_by == "round" and broken:
-            yield refusal(
-                f"training.{key}",
+            yield ConfigError(
                 f"the value {broken[0]:g} is not a number of rounds",
+                key=f"training.{key}",
                 allowed="whole numbers of rounds, or seconds with training.decay_by = 'time'",
                 fix=f"round it to {max(1, round(broken[0]))}, or set decay_by = 'time'",
             )
@@ -362,9 +349,9 @@ def _bounds(experiment: Experiment) -> Iterator[ConfigError]:
         *((f"{name}.low", line.low, line.high) for name, line in ranges.items()),
     ):
         if low > high:
-            yield refusal(
-                f"world.bandwidth.{name}",
+            yield ConfigError(
                 f"the value {low} is above high = {high}",
+                key=f"world.bandwidth.{name}",
                 allowed=f"at most {high}",
                 fix="swap low and high, or increase high",
             )
@@ -373,9 +360,9 @@ def _bounds(experiment: Experiment) -> Iterator[ConfigError]:
 def _absences(experiment: Experiment) -> Iterator[ConfigError]:
     for number, absence in enumerate(experiment.world.away):
         if absence.first > absence.last:
-            yield refusal(
-                f"world.away.{number}.first",
+            yield ConfigError(
                 f"the value {absence.first} is after last = {absence.last}",
+                key=f"world.away.{number}.first",
                 allowed=f"at most {absence.last}",
                 fix="swap first and last",
             )
@@ -384,24 +371,24 @@ def _absences(experiment: Experiment) -> Iterator[ConfigError]:
 def _one_source_of_speeds(experiment: Experiment) -> Iterator[ConfigError]:
     world = experiment.world
     if world.device_trace is not None and world.trace is not None:
-        yield refusal(
-            "world.device_trace",
+        yield ConfigError(
             "is set, and so is world.trace: both say how fast devices and links are",
+            key="world.device_trace",
             allowed="one of world.trace and world.device_trace",
             fix=REMOVE_ONE,
         )
     if world.device_trace is not None and world.bandwidth.per == "link":
-        yield refusal(
-            "world.bandwidth.per",
+        yield ConfigError(
             "is 'link', but world.device_trace has one bandwidth for each worker",
+            key="world.bandwidth.per",
             allowed="'worker' with world.device_trace",
             fix="set world.bandwidth.per = 'worker'",
         )
     given = world.bandwidth.uplink != 1.0 or world.bandwidth.downlink != 1.0
     if world.trace is not None and given:
-        yield refusal(
-            "world.bandwidth.uplink",
+        yield ConfigError(
             "has no effect with world.trace, which has the speeds themselves",
+            key="world.bandwidth.uplink",
             allowed="columns uplink and downlink in the trace",
             fix="remove world.bandwidth.uplink and downlink, or world.trace",
         )
@@ -416,17 +403,17 @@ def _cosine(experiment: Experiment) -> Iterator[ConfigError]:
     if by_time != (experiment.horizon is not None):
         unit, end, other = ("time", "horizon", "round") if by_time else ("round", "rounds", "time")
         missing = "horizon" if by_time else "number of rounds"
-        yield refusal(
-            "training.schedule",
+        yield ConfigError(
             f"is 'cosine' by {unit}, which ends with the run, but the run has no {missing}",
+            key="training.schedule",
             allowed="training.decay_by = 'round' with rounds, or 'time' with horizon",
             fix=f"set {end}, or training.decay_by = {other!r}",
         )
     length = experiment.horizon if by_time else experiment.rounds
     if length and training.warmup >= length:
-        yield refusal(
-            "training.warmup",
+        yield ConfigError(
             f"the value {training.warmup:g} leaves nothing of the run ({length:g}) for the cosine",
+            key="training.warmup",
             allowed=f"less than {length:g}",
             fix="lower training.warmup, or make the run longer",
         )
@@ -435,9 +422,9 @@ def _cosine(experiment: Experiment) -> Iterator[ConfigError]:
 def _accuracy_is_a_share(experiment: Experiment) -> Iterator[ConfigError]:
     goal = experiment.until.accuracy
     if goal is not None and experiment.task.name == "classification" and not 0 < goal <= 1:
-        yield refusal(
-            "until.accuracy",
+        yield ConfigError(
             f"the value {goal:g} is not an accuracy",
+            key="until.accuracy",
             allowed="a share above 0 and at most 1",
             fix="write 0.9 for 90 %",
         )
@@ -447,9 +434,9 @@ def _lines_of_workers(experiment: Experiment) -> Iterator[ConfigError]:
     for name in ("uplink", "downlink"):
         line = getattr(experiment.world.bandwidth, name)
         if isinstance(line, list) and len(line) != experiment.workers:
-            yield refusal(
-                f"world.bandwidth.{name}",
+            yield ConfigError(
                 f"the list has {len(line)} factors, but workers = {experiment.workers}",
+                key=f"world.bandwidth.{name}",
                 allowed=f"one number for all, {experiment.workers} numbers, or a range: "
                 "{low = 0.2, high = 0.5}",
                 fix="give one factor for each worker",
@@ -460,9 +447,9 @@ def _lines_of_workers(experiment: Experiment) -> Iterator[ConfigError]:
 def _absent_workers_exist(experiment: Experiment) -> Iterator[ConfigError]:
     for absence in experiment.world.away:
         if absence.worker >= experiment.workers:
-            yield refusal(
-                "world.away",
+            yield ConfigError(
                 f"unknown worker {absence.worker}: workers = {experiment.workers}",
+                key="world.away",
                 allowed=f"workers 0 to {experiment.workers - 1}",
                 fix="use one of these, or increase workers",
                 others=("workers",),
@@ -472,9 +459,9 @@ def _absent_workers_exist(experiment: Experiment) -> Iterator[ConfigError]:
 def _somebody_is_honest(experiment: Experiment) -> Iterator[ConfigError]:
     workers, attackers = experiment.workers, experiment.attack.count(experiment.workers)
     if attackers >= workers:
-        yield refusal(
-            "attack.share",
+        yield ConfigError(
             f"{attackers} of {workers} workers would attack, and nobody is left",
+            key="attack.share",
             allowed="a share that leaves an honest worker",
             fix="raise workers, lower attack.share, or remove [attack]",
         )
@@ -576,26 +563,6 @@ RULES: tuple[SettingRule, ...] = (
     ),
     *map(Added, ("augmentation", "exchange", "attack", "until")),
 )
-
-
-def refusals(experiment: Experiment) -> Iterator[ConfigError]:
-    for rule in RULES:
-        yield from rule.refusals(experiment)
-
-
-def dropped_by(change: Change) -> list[str]:
-    """The settings in the tables that an override leaves without effect."""
-    return list(dict.fromkeys(key for rule in RULES for key in rule.drops(change)))
-
-
-def replaced_by(key: str) -> list[str]:
-    """The settings that an override of this one replaces."""
-    return [other for rule in RULES for other in rule.replaces(key)]
-
-
-def omitted(experiment: Experiment) -> list[str]:
-    """The settings that are not written to a file or a record."""
-    return [key for rule in RULES for key in rule.omits(experiment)]
 
 
 def check_targets(experiment: Experiment) -> None:

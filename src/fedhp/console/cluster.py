@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +18,7 @@ from fedhp.cluster.ops.operator import unreachable
 from fedhp.cluster.ops.progress import RoundFacts
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.console.heartbeat import SILENT_SECONDS, Heartbeat, error_console, is_live, print_line
+from fedhp.console.heartbeat import SILENT_SECONDS, Display
 from fedhp.console.progress import UNKNOWN, ProgressLines, RunState
 from fedhp.terminal import FittingTable, shorten_words
 from fedhp.texts import printable
@@ -142,7 +141,7 @@ def _broken_line(link: wire.BrokenLink, members: Mapping[int, wire.MemberStatus]
     return f"{ends[0]} gets no model from {ends[1]}: {why} ({times}, {when})"
 
 
-class ClusterView:
+class ClusterView(Display):
     """The display of a federation; call `show` whenever there is something new."""
 
     def __init__(
@@ -154,28 +153,13 @@ class ClusterView:
         clock: Callable[[], float] = time.monotonic,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        self._console = error_console() if console is None else console
-        self._live: Live | None = None
+        super().__init__(console, self._beat, seconds=silent_seconds)
         self._clock = clock
         self._run = RunState(label, rounds, 0, clock())
         self._seconds = 0.0  # that the rounds took
         self._status: wire.StatusReply | None = None  # the last one
         self._notes: list[str] = []
         self._state = ""
-        self._heartbeat = Heartbeat(self._beat, seconds=silent_seconds)
-
-    def __enter__(self) -> ClusterView:
-        if is_live(self._console):
-            self._live = Live(console=self._console, refresh_per_second=4)
-            self._live.start()
-        else:
-            self._heartbeat.start()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-        self._heartbeat.stop()
 
     def show(
         self,
@@ -189,7 +173,7 @@ class ClusterView:
         ended = list(rounds)
         self._take_over(ended)
         self._notes += notes
-        if self._live is None:
+        if not self._is_live:
             lines = [round_line(facts, self._run.rounds) for facts in ended]
             for line in (*lines, *notes, *self._state_change(status)):
                 self._print(line)
@@ -226,10 +210,6 @@ class ClusterView:
         left = run.time_left(self._clock())
         time_left = "" if left == UNKNOWN else f", about {left} left"
         self._print(f"{self._state or 'starting'}: round {run.round}/{run.rounds}{time_left}")
-
-    def _print(self, text: str) -> None:
-        self._heartbeat.printed()
-        print_line(self._console, text)
 
     def _state_change(self, status: wire.StatusReply | None) -> list[str]:
         """Without a terminal, the state is printed when it changes."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Self
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.markup import escape
 
 from fedhp.terminal import duration, shorten_words, size_of_dumb_terminal
@@ -66,6 +68,36 @@ class Heartbeat:
             else:
                 self.printed()
                 self._beat()
+
+
+class Display:
+    """A live display in a terminal; plain lines elsewhere, with one at least every few seconds."""
+
+    def __init__(
+        self,
+        console: Console | None,
+        beat: Callable[[], None],
+        *,
+        seconds: float,
+        get_renderable: Callable[[], RenderableType] | None = None,
+    ) -> None:
+        self._console = error_console() if console is None else console
+        self._is_live = is_live(self._console)
+        self._live = Live(
+            console=self._console, get_renderable=get_renderable, refresh_per_second=4
+        )
+        self._heartbeat = Heartbeat(beat, seconds=seconds)
+
+    def __enter__(self) -> Self:
+        (self._live if self._is_live else self._heartbeat).start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        (self._live if self._is_live else self._heartbeat).stop()
+
+    def _print(self, text: str) -> None:
+        self._heartbeat.printed()
+        print_line(self._console, text)
 
 
 class Activity:

@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
-from rich.live import Live
 from rich.text import Text
 
-from fedhp.console.heartbeat import SILENT_SECONDS, Heartbeat, error_console, is_live, print_line
+from fedhp.console.heartbeat import SILENT_SECONDS, Display
 from fedhp.terminal import GAP, duration, fit_text, shorten
 
 ACCURACY = "accuracy"
@@ -194,7 +193,7 @@ def _bar(run: RunState, width: int, *, ascii_only: bool) -> str:
     return done * full + rest * (width - full)
 
 
-class CampaignProgress:
+class CampaignProgress(Display):
     """The display of many runs at the same time; without `total`, of a single one."""
 
     def __init__(
@@ -205,32 +204,22 @@ class CampaignProgress:
         clock: Callable[[], float] = time.monotonic,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        self._console = error_console() if console is None else console
-        self._is_live = is_live(self._console)
         self._clock = clock
         self._runs: dict[str, RunState] = {}
         self._total, self._ended = total, 0
         self._seconds_left: float | None = None
         # Never held while a live display prints: drawing takes it under the display's own lock.
         self._lock = threading.RLock()
-        self._live = Live(
-            console=self._console, get_renderable=self.lines, refresh_per_second=4, transient=False
-        )
-        self._heartbeat = Heartbeat(self._report, seconds=silent_seconds)
+        super().__init__(console, self._report, seconds=silent_seconds, get_renderable=self.lines)
 
-    def __enter__(self) -> CampaignProgress:
-        if self._is_live:
-            self._live.start()
-        else:
+    def __enter__(self) -> Self:
+        if not self._is_live:
             self._report()
-            self._heartbeat.start()
-        return self
+        return super().__enter__()
 
     def __exit__(self, *details: object) -> None:
-        if self._is_live:
-            self._live.stop()
-        else:
-            self._heartbeat.stop()
+        super().__exit__(*details)
+        if not self._is_live:
             self._report(only_news=True)
 
     def lines(self) -> ProgressLines:
@@ -347,7 +336,3 @@ class CampaignProgress:
             while len(parts) > 1 and cell_len("  ".join([label, *parts])) > width:
                 parts.pop()
         return "  ".join([label, *parts])
-
-    def _print(self, text: str) -> None:
-        self._heartbeat.printed()
-        print_line(self._console, text)

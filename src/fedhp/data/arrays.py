@@ -19,7 +19,8 @@ from typing import IO, Literal
 
 import numpy as np
 
-from fedhp.data.raw import AnyArray, RawData, ReadRequest, split_samples
+from fedhp.config import DataConfig
+from fedhp.data.raw import AnyArray, RawData, check_same_shape, split_samples
 from fedhp.data.source_files import check_fits, require_path
 from fedhp.errors import ConfigError, DataError
 
@@ -31,11 +32,11 @@ _GROUPS = ("groups", "users")  # whose sample it is, under either name
 _NPZ = "keys x_train, y_train, x_test, y_test (or x and y, then split 80 / 20)"
 
 
-def read_digits(request: ReadRequest) -> RawData:
+def read_digits(request: DataConfig) -> RawData:
     """scikit-learn's 1797 digits of 8x8, the small set that is always available."""
     if request.path is not None:
         raise ConfigError(
-            f"the value {str(request.path)!r} has no effect for digits",
+            f"the value {request.path!r} has no effect for digits",
             key="data.path",
             allowed="no path: the digits are part of scikit-learn",
             fix="remove data.path, or set data.name to the data set in that path",
@@ -61,9 +62,9 @@ def _digits() -> tuple[AnyArray, AnyArray]:
     return images, labels
 
 
-def read_npz(request: ReadRequest, *, layout: Layout = "auto") -> RawData:
+def read_npz(request: DataConfig, *, layout: Layout = "auto") -> RawData:
     """The user's own arrays from an .npz file."""
-    path = require_path(request, "npz", wants=f"an .npz file with the {_NPZ}")
+    path = require_path(request, wants=f"an .npz file with the {_NPZ}")
     try:
         # opened here, since numpy leaves the file open when it is broken
         with path.open("rb") as stream:
@@ -166,13 +167,7 @@ def from_arrays(
     (train, test), classes = _targets(both, named=bool(class_names), where=where)
     train_inputs = _inputs("x_train", training[0], samples=len(train), layout=layout, where=where)
     test_inputs = _inputs("x_test", testing[0], samples=len(test), layout=layout, where=where)
-    if train_inputs.shape[1:] != test_inputs.shape[1:]:
-        raise DataError(
-            f"{where}: x_train has samples of {train_inputs.shape[1:]}, x_test of"
-            f" {test_inputs.shape[1:]}",
-            allowed="one shape for both",
-            fix="reshape one of them, or set data.options.layout if the axes were inferred wrongly",
-        )
+    check_same_shape(train_inputs, test_inputs, where)
     classes = _count_classes(class_names, classes, where=where)
     return RawData(train_inputs, train, test_inputs, test, classes, class_names)
 
@@ -194,16 +189,6 @@ def check_numbers(name: str, array: AnyArray, *, where: str) -> None:
             f"{where}: {name} holds NaN, infinite or too large values",
             allowed=f"numbers from {-largest:.3g} to {largest:.3g}",
             fix="clean the array first",
-        )
-
-
-def check_labels(name: str, labels: AnyArray, *, classes: int, where: str) -> None:
-    """Refuse class numbers outside 0..classes-1."""
-    if labels.min() < 0 or labels.max() >= classes:
-        raise DataError(
-            f"{where}: {name} has labels from {labels.min()} to {labels.max()}",
-            allowed=f"0 to {classes - 1}",
-            fix="number the classes from 0",
         )
 
 

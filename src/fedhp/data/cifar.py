@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedhp.config import DataConfig
 from fedhp.data.cifar_pickle import read_python_batch
-from fedhp.data.raw import AnyArray, RawData, ReadRequest
+from fedhp.data.raw import AnyArray, RawData, check_labels
 from fedhp.data.source_files import first_existing, locate, reading
 from fedhp.errors import DataError
 from fedhp.types import IntArray
@@ -32,11 +33,10 @@ _LARGEST = 64 << 20  # a batch has 31 MB; more than this is something else
 Batch = tuple[AnyArray, IntArray]
 
 
-def read_cifar10(request: ReadRequest) -> RawData:
+def read_cifar10(request: DataConfig) -> RawData:
     """CIFAR-10 in its official order."""
     path = locate(
         request,
-        "cifar10",
         usual_names=USUAL_NAMES,
         holds=holds_cifar10,
         needs="data_batch_1.bin to data_batch_5.bin and test_batch.bin (plain, .gz or .xz), the"
@@ -71,7 +71,7 @@ def read_batch_file(path: Path) -> Batch:
     return _parse(content, path.name.removesuffix(".gz").removesuffix(".xz"), file=str(path))
 
 
-def _from_folder(folder: Path, request: ReadRequest) -> list[Batch]:
+def _from_folder(folder: Path, request: DataConfig) -> list[Batch]:
     files = {name: batch_file(folder, name) for name in (*TRAIN, TEST)}
     if missing := [name for name, path in files.items() if path is None]:
         raise _incomplete(str(folder), missing)
@@ -134,13 +134,8 @@ def _parse(content: bytes, name: str, *, file: str) -> Batch:
                 allowed=f"one label for each row of {_RECORD - 1} bytes",
                 fix="get the official files",
             )
-    wrong = np.flatnonzero(labels >= len(NAMES))
-    if wrong.size:
-        raise DataError(
-            f"{file}: label {labels[wrong[0]]} of image {wrong[0]} is out of range",
-            allowed=f"0 to {len(NAMES) - 1}",
-            fix="the file is corrupt or not CIFAR-10 (CIFAR-100 has another layout): get it again",
-        )
+    other = "the file is corrupt or not CIFAR-10 (CIFAR-100 has another layout): get it again"
+    check_labels(labels, file, classes=len(NAMES), fix=other)
     return images.reshape(-1, 3, 32, 32), labels
 
 

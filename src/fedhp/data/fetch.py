@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -89,15 +91,16 @@ def fetch(
         source = replace(source, base=_checked_mirror(mirror))
     folder = (cache_folder() if to is None else to) / source.folder
     make_folder(folder, option="--to", kind=DataError)
+    get = partial(download, policy=policy, progress=progress)
     if source.archive:
-        return _fetch_archive(name, source, folder=folder, policy=policy, progress=progress)
+        return _fetch_archive(name, source, folder, get, policy)
     downloaded, present = [], []
     for file, md5 in source.files:
         target = folder / file
         if target.is_file() and file_md5(target) == md5:
             present.append(file)
         else:
-            download(f"{source.base}/{file}", target, md5=md5, policy=policy, progress=progress)
+            get(f"{source.base}/{file}", target, md5=md5)
             downloaded.append(file)
     path = folder if source.folder else folder / source.files[0][0]
     return Fetched(name, path, tuple(downloaded), tuple(present))
@@ -106,17 +109,16 @@ def fetch(
 def _fetch_archive(
     name: str,
     source: DataSource,
-    *,
     folder: Path,
+    get: Callable[..., None],
     policy: RetryPolicy | None,
-    progress: Progress | None,
 ) -> Fetched:
     (file, md5), archive = source.files[0], folder / source.files[0][0]
     if _complete(folder, md5):
         return Fetched(name, folder, (), (file,))
     present = archive.is_file() and file_md5(archive) == md5
     if not present:
-        download(f"{source.base}/{file}", archive, md5=md5, policy=policy, progress=progress)
+        get(f"{source.base}/{file}", archive, md5=md5)
     written = unpack(archive, folder, policy=policy)
     content = {
         path.relative_to(folder).as_posix(): [path.stat().st_size, file_md5(path)]

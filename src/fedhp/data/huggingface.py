@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedhp.config import DataConfig
 from fedhp.data.arrays import Layout, from_arrays, from_unsplit_arrays, group_numbers
 from fedhp.data.images import Side, decode
-from fedhp.data.raw import AnyArray, RawData, ReadRequest
+from fedhp.data.raw import AnyArray, RawData
 from fedhp.data.source_files import check_fits, require_existing
 from fedhp.errors import ConfigError, DataError, DataMissing, install_extra
 
@@ -41,7 +42,7 @@ DIVIDE = (
 
 
 def read_huggingface(
-    request: ReadRequest,
+    request: DataConfig,
     *,
     inputs: str | list[str] | None = None,
     targets: str | None = None,
@@ -76,7 +77,7 @@ def read_huggingface(
         of_hub = {"config": config, "revision": revision, "download": download or None}
         _refuse_ineffective(of_hub, "data.options.dataset is not set")
         assert request.path is not None
-        splits, where = _local(request.path), str(request.path)
+        splits, where = _local(Path(request.path)), request.path
     else:
         splits = _from_hub(dataset, config, revision=revision, download=download)
         where = f"data.options.dataset = {dataset!r}"
@@ -276,19 +277,10 @@ class _Reader:
 
     def input_columns(self, part: Dataset) -> list[str]:
         """The columns of the inputs: those asked for, or the only one that can be meant."""
-        chosen = self.inputs
-        if chosen is None:
-            images = [name for name, kind in part.features.items() if _is_image(kind)]
-            candidates = images or [n for n in part.column_names if n in ("image", "img", "x")]
-            if len(candidates) != 1:
-                raise self._no_column(part, "inputs", "the column of images, or those of features")
-            chosen = candidates[0]
-        columns = [chosen] if isinstance(chosen, str) else chosen
-        for column in columns:
-            self._check_column(part, column, "inputs")
-        if not columns:
-            raise self._no_column(part, "inputs", "at least one column")
-        return columns
+        images = [name for name, kind in part.features.items() if _is_image(kind)]
+        candidates = images or [n for n in part.column_names if n in ("image", "img", "x")]
+        wanted = "the column of images, or those of features"
+        return self._columns(part, "inputs", self.inputs, candidates, wanted)
 
     def has_images(self, part: Dataset) -> bool:
         """Whether the inputs are encoded images, which have one layout."""
@@ -297,15 +289,29 @@ class _Reader:
 
     def target_column(self, part: Dataset) -> str:
         """The column of the labels: the one asked for, or the only one that can be meant."""
-        chosen = self.targets
-        if chosen is None:
-            labels = [name for name, kind in part.features.items() if hasattr(kind, "names")]
-            candidates = labels or [n for n in part.column_names if n in ("label", "labels", "y")]
-            if len(candidates) != 1:
-                raise self._no_column(part, "targets", "the column of the class numbers")
-            chosen = candidates[0]
-        self._check_column(part, chosen, "targets")
-        return chosen
+        labels = [name for name, kind in part.features.items() if hasattr(kind, "names")]
+        candidates = labels or [n for n in part.column_names if n in ("label", "labels", "y")]
+        wanted = "the column of the class numbers"
+        return self._columns(part, "targets", self.targets, candidates, wanted)[0]
+
+    def _columns(
+        self,
+        part: Dataset,
+        option: str,
+        chosen: str | list[str] | None,
+        candidates: list[str],
+        wanted: str,
+    ) -> list[str]:
+        columns = [chosen] if isinstance(chosen, str) else candidates if chosen is None else chosen
+        if not columns or (chosen is None and len(columns) > 1):
+            raise DataError(
+                f"{self.where}: which column holds the {option} is not clear",
+                allowed=_columns(part),
+                fix=f"set data.options.{option} to {wanted}",
+            )
+        for column in columns:
+            self._check_column(part, column, option)
+        return columns
 
     def class_names(self, part: Dataset) -> tuple[str, ...]:
         kind = part.features[self.target_column(part)]
@@ -332,13 +338,6 @@ class _Reader:
                 allowed=_columns(part),
                 fix=f"set data.options.{option} to one of these",
             )
-
-    def _no_column(self, part: Dataset, option: str, wanted: str) -> DataError:
-        return DataError(
-            f"{self.where}: which column holds the {option} is not clear",
-            allowed=_columns(part),
-            fix=f"set data.options.{option} to {wanted}",
-        )
 
     def _read_inputs(self, part: Dataset, columns: list[str]) -> AnyArray:
         if self.has_images(part):

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedhp.data.raw import AnyArray, RawData, ReadRequest, split_samples
+from fedhp.config import DataConfig
+from fedhp.data.raw import (
+    AnyArray,
+    RawData,
+    check_labels,
+    check_same_shape,
+    split_samples,
+)
 from fedhp.data.source_files import (
     check_fits,
     first_existing,
@@ -43,10 +50,9 @@ _UBYTE = 0x08
 _KINDS = {1: "labels", 3: "images"}
 
 
-def read_mnist(request: ReadRequest) -> RawData:
+def read_mnist(request: DataConfig) -> RawData:
     folder = locate(
         request,
-        "mnist",
         usual_names=MNIST_FOLDERS,
         holds=holds_mnist,
         needs="train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and"
@@ -57,7 +63,7 @@ def read_mnist(request: ReadRequest) -> RawData:
     return _raw_data(train, test, classes=10, names=_DIGITS, folder=folder)
 
 
-def read_emnist(request: ReadRequest) -> RawData:
+def read_emnist(request: DataConfig) -> RawData:
     """One EMNIST split; data.split names it (default byclass, the 62 classes of the paper)."""
     split = request.split or "byclass"
 
@@ -68,7 +74,6 @@ def read_emnist(request: ReadRequest) -> RawData:
 
     folder = locate(
         request,
-        "emnist",
         usual_names=EMNIST_FOLDERS,
         holds=lambda path: split in emnist_splits(path),
         needs=f"emnist-{split}-{{train,test}}-images-idx3-ubyte and -labels-idx1-ubyte (or one"
@@ -139,15 +144,9 @@ def read_pair(
         )
     if len(images) == 0:
         raise DataError(f"{files[0]}: holds no images", fix="get the file again")
-    shifted = labels.astype(np.int64) - first
-    wrong = np.flatnonzero((shifted < 0) | (shifted >= classes))
-    if wrong.size:
-        raise DataError(
-            f"{files[1]}: label {labels[wrong[0]]} of image {wrong[0]} is out of range",
-            allowed=f"{first} to {classes - 1 + first}",
-            fix="the file belongs to another split or is corrupt: get it again",
-        )
-    return images, shifted
+    corrupt = "the file belongs to another split or is corrupt: get it again"
+    check_labels(labels, str(files[1]), first=first, classes=classes, fix=corrupt)
+    return images, labels.astype(np.int64) - first
 
 
 def read_idx(path: Path, *, dimensions: int) -> AnyArray:
@@ -191,10 +190,5 @@ def _raw_data(
     names: tuple[str, ...],
     folder: Path,
 ) -> RawData:
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise DataError(
-            f"{folder}: training images are {train[0].shape[1:]}, test images {test[0].shape[1:]}",
-            allowed="one size for all images",
-            fix="the files do not belong together: get both again",
-        )
+    check_same_shape(train[0], test[0], str(folder))
     return RawData(train[0][:, None], train[1], test[0][:, None], test[1], classes, names)

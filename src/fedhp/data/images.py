@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedhp.data.raw import RawData, ReadRequest, holdout
+from fedhp.config import DataConfig
+from fedhp.data.raw import RawData, holdout
 from fedhp.data.source_files import check_fits, locate, require_path
 from fedhp.errors import DataError
 from fedhp.types import IntArray
@@ -39,10 +40,10 @@ Side = Annotated[int, Field(ge=1, le=4096)]
 
 
 def read_image_folder(
-    request: ReadRequest, *, size: Side | None = None, grayscale: bool = False
+    request: DataConfig, *, size: Side | None = None, grayscale: bool = False
 ) -> RawData:
     """One folder per class; without a train folder, split 80 / 20."""
-    path = require_path(request, "image_folder", wants=_CLASS_FOLDERS)
+    path = require_path(request, wants=_CLASS_FOLDERS)
     tree = open_tree(path)
     images = [name for name in tree.names() if is_image(name)]
     parts = {top: _by_class(images, f"{top}/") for top in ("train", *_TEST_FOLDERS)}
@@ -70,11 +71,10 @@ def read_image_folder(
     return RawData(x_train, train_labels, x_test, test_labels, len(names), names)
 
 
-def read_tiny_imagenet(request: ReadRequest) -> RawData:
+def read_tiny_imagenet(request: DataConfig) -> RawData:
     """Tiny-ImageNet (200 classes, or fewer); its labelled val part is the test set."""
     path = locate(
         request,
-        "tiny_imagenet",
         usual_names=TINY_IMAGENET_NAMES,
         holds=holds_tiny_imagenet,
         needs=_TINY_FILES,
@@ -123,7 +123,7 @@ def _read_unsplit(
     tree: FileTree,
     images: Sequence[str],
     *,
-    request: ReadRequest,
+    request: DataConfig,
     size: int | None,
     grayscale: bool,
 ) -> RawData:

@@ -20,9 +20,9 @@ import numpy as np
 
 from fedhp.components import check_settings, is_dotted, resolve
 from fedhp.config import DataConfig
-from fedhp.data.arrays import check_labels, check_numbers, from_arrays, group_numbers
+from fedhp.data.arrays import check_numbers, from_arrays, group_numbers
 from fedhp.data.prepare import prepare
-from fedhp.data.raw import RawData, ReadRequest, is_whole
+from fedhp.data.raw import RawData, check_labels, check_same_shape, is_whole
 from fedhp.errors import ConfigError, DataError, FedhpError, about, at_user_place
 from fedhp.types import Dataset
 
@@ -76,15 +76,9 @@ def read(config: DataConfig) -> RawData:
     if own:
         return _read_with_loader(reader, config)
     settings = check_settings(reader, config.options, prefix="data.options")
-    request = ReadRequest(
-        path=None if config.path is None else Path(config.path),
-        split=config.split,
-        train_images=config.train_images,
-        test_images=config.test_images,
-    )
     keys, path = _keys(config), config.path or "not set"
     try:
-        raw: RawData = reader(request, **settings)
+        raw: RawData = reader(config, **settings)
     except MemoryError:
         raise DataError(
             f"the samples of data.name = {config.name!r} do not fit into the memory of this "
@@ -227,11 +221,6 @@ def _check_dataset(raw: RawData, where: str) -> None:
                 allowed="[n] whole numbers, or classes = None for values to predict",
                 fix="return class numbers from 0",
             )
-        check_labels(f"{part}_targets", targets, classes=raw.classes, where=where)
-    if raw.train_inputs.shape[1:] != raw.test_inputs.shape[1:]:
-        raise DataError(
-            f"{where}: training samples have the shape {raw.train_inputs.shape[1:]}, test samples"
-            f" {raw.test_inputs.shape[1:]}",
-            allowed="one shape for both",
-            fix="reshape one of them",
-        )
+        labels = f"{where}: {part}_targets"
+        check_labels(targets, labels, classes=raw.classes, fix="number the classes from 0")
+    check_same_shape(raw.train_inputs, raw.test_inputs, where)

@@ -62,10 +62,7 @@ def partition(
 
 def class_counts(parts: Sequence[IntArray], targets: NDArray[np.int64], classes: int) -> IntArray:
     """How many samples of each class each worker has, [N, classes]."""
-    counts = np.zeros((len(parts), classes), dtype=np.int64)
-    for worker, part in enumerate(parts):
-        counts[worker] = np.bincount(targets[part], minlength=classes)
-    return counts
+    return np.stack([np.bincount(targets[part], minlength=classes) for part in parts])
 
 
 def home_workers(label: int, workers: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a reader is asked for and returns, and the fixed hold-out split.
+"""What a reader returns, and the fixed hold-out split.
 
 The hold-out split depends on the labels alone, never on the run's seed: every run of
 every experiment is tested on the same samples.
@@ -7,7 +7,6 @@ every experiment is tested on the same samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,14 +19,6 @@ from fedhp.types import IntArray
 AnyArray: TypeAlias = NDArray[Any]
 
 HOLDOUT = 0.2  # share of the samples that becomes the test set
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
-    path: Path | None = None
-    split: str | None = None
-    train_images: int | None = None  # a reader may stop after so many
-    test_images: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +38,27 @@ class RawData:
 def is_whole(inputs: AnyArray) -> bool:
     """Whether these are whole numbers; bytes are pixels."""
     return inputs.dtype.kind in "iu" and inputs.dtype != np.uint8
+
+
+def check_labels(labels: AnyArray, where: str, *, first: int = 0, classes: int, fix: str) -> None:
+    """Refuse class numbers outside of first .. first + classes - 1."""
+    for sample in np.flatnonzero((labels < first) | (labels >= first + classes)):
+        raise DataError(
+            f"{where}: label {labels[sample]} of sample {sample} is out of range",
+            allowed=f"{first} to {first + classes - 1}",
+            fix=fix,
+        )
+
+
+def check_same_shape(train: AnyArray, test: AnyArray, where: str) -> None:
+    if train.shape[1:] != test.shape[1:]:
+        raise DataError(
+            f"{where}: training samples have the shape {train.shape[1:]}, test samples"
+            f" {test.shape[1:]}",
+            allowed="one shape for both, for example one size for all images",
+            fix="reshape one of them, or get both again; if the axes were inferred wrongly, set"
+            " data.options.layout",
+        )
 
 
 def holdout(targets: AnyArray, *, classes: int | None) -> tuple[IntArray, IntArray]:

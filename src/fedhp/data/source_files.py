@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from fedhp.data.raw import ReadRequest
+from fedhp.config import DataConfig
 from fedhp.errors import ConfigError, DataError, DataMissing
 from fedhp.machine import available
 
@@ -37,8 +37,7 @@ def cache_folder() -> Path:
 
 
 def locate(
-    request: ReadRequest,
-    name: str,
+    request: DataConfig,
     *,
     usual_names: Sequence[str],
     holds: Callable[[Path], bool],
@@ -49,12 +48,11 @@ def locate(
 
     `usual_names` are tried below each folder; `holds` tells whether a path has the data.
     """
-    shared = os.environ.get("FEDHP_DATA")
+    name, shared = request.name, os.environ.get("FEDHP_DATA")
     roots = [("$FEDHP_DATA", Path(shared).expanduser())] if shared else []
     roots.append(("the cache folder", cache_folder()))
     if request.path is not None:
-        require_existing(request.path)
-        roots = [("data.path", request.path)]
+        roots = [("data.path", require_existing(Path(request.path)))]
     candidates = [root / sub if sub else root for _, root in roots for sub in ("", *usual_names)]
     for candidate in candidates:
         if candidate.exists() and holds(candidate):
@@ -73,21 +71,20 @@ def locate(
     )
 
 
-def require_path(request: ReadRequest, name: str, *, wants: str) -> Path:
+def require_path(request: DataConfig, *, wants: str) -> Path:
     """data.path, for readers that need one."""
     if request.path is None:
         raise ConfigError(
-            f"is required for data.name = {name!r} but missing",
+            f"is required for data.name = {request.name!r} but missing",
             key="data.path",
             allowed=wants,
             fix="add data.path = '...'",
             others=("data.name",),
         )
-    require_existing(request.path)
-    return request.path
+    return require_existing(Path(request.path))
 
 
-def require_existing(path: Path) -> None:
+def require_existing(path: Path) -> Path:
     if not path.exists():
         raise DataError(
             f"data.path = {path}: no such file or folder",
@@ -96,6 +93,7 @@ def require_existing(path: Path) -> None:
             fix="correct data.path",
             keys=("data.path",),
         )
+    return path
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import Any
 
 from fedhp.data.download import RetryPolicy, unwritable
 from fedhp.errors import DataError
@@ -29,7 +29,7 @@ class ArchiveEntry:
 
     path: PurePosixPath
     size: int
-    open: Callable[[], IO[bytes]]
+    open: Callable[[], Any]  # a stream
 
 
 def unpack(archive: Path, target: Path, *, policy: RetryPolicy | None = None) -> list[Path]:
@@ -103,15 +103,9 @@ def _members(archive: Path) -> Iterator[list[ArchiveEntry]]:
             if not info.isreg():
                 raise _unsafe(archive, info.name, "is a link or a device")
             path = _inside(archive, info.name)
-            content = functools.partial(_content, tarred, info)
+            content = functools.partial(tarred.extractfile, info)
             entries.append(ArchiveEntry(path, info.size, content))
         yield _without_top(entries, archive)
-
-
-def _content(tarred: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    stream = tarred.extractfile(info)
-    assert stream is not None  # a plain file has a content
-    return stream
 
 
 def _inside(archive: Path, name: str) -> PurePosixPath:

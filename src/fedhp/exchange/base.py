@@ -287,6 +287,24 @@ def check_links(values: Any, name: str, workers: int) -> Any:
     return links
 
 
+def check_distinct(links: IntArray, name: str) -> None:
+    """Refuse links of a worker to itself, and those that are there twice, [E, 2]."""
+    for worker in links[links[:, 0] == links[:, 1], 0].tolist():
+        raise Unusable(
+            f"{name} links worker {worker} to itself", "links between two different workers"
+        )
+    pairs, counts = np.unique(links, axis=0, return_counts=True)
+    for end, other in pairs[counts > 1].tolist():
+        raise Unusable(f"{name} has the link {end} - {other} more than once", "each link once")
+
+
+def check_values(whose: str, *checked: tuple[str, Any, bool, str]) -> None:
+    """Refuse what is wrong: each has a name, its value, whether it is right, what is wanted."""
+    for name, value, right, wanted in checked:
+        if not right:
+            raise Unusable(f"{name} of its {whose} is {value!r}", wanted)
+
+
 def is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 

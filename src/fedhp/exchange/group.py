@@ -24,6 +24,7 @@ from fedhp.exchange.base import (
     Part,
     Unusable,
     check_array,
+    check_values,
     is_number,
     is_whole,
     kind_of,
@@ -50,12 +51,12 @@ class _Averages(Exchange):
         return sorted(worker for group in self.groups for worker in group.participants.tolist())
 
     def check_present(self, here: BoolArray) -> None:
-        missing = [worker for worker in self.required if not here[worker]]
-        if missing:
-            raise Unusable(
-                f"worker {missing[0]} takes part in its GroupAverage, and is away",
-                "available workers as participants",
-            )
+        for worker in self.required:
+            if not here[worker]:
+                raise Unusable(
+                    f"worker {worker} takes part in its GroupAverage, and is away",
+                    "available workers as participants",
+                )
 
     def without_group(self, plan: Plan) -> Plan:
         """The same round in which everyone only trains."""
@@ -145,28 +146,21 @@ class GroupAverage(_Averages):
                 f"different workers 0 to {workers - 1}, in ascending order",
             )
         _check_tree(members, self.parents.tolist(), self.returning.tolist())
-        if not is_whole(self.fragments) or not is_whole(self.fragment):
+        part, parts, momentum, rate = self.fragment, self.fragments, self.momentum, self.rate
+        if not is_whole(parts) or not is_whole(part) or not 0 <= part < parts:
             raise Unusable(
-                "the fragment of its GroupAverage is not a whole number", "whole numbers"
+                f"its GroupAverage has fragment {part} of {parts}",
+                "a whole number of fragments, and one of them, counted from 0",
             )
-        if not 0 <= self.fragment < self.fragments:
-            raise Unusable(
-                f"its GroupAverage has fragment {self.fragment} of {self.fragments}",
-                f"a fragment from 0 to {self.fragments - 1}",
-            )
-        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
-            raise Unusable(
-                f"momentum of its GroupAverage is {self.momentum!r}", "a number from 0 to below 1"
-            )
-        if self.compression not in ("int8", "none"):
-            raise Unusable(
-                f"its GroupAverage has the unknown compression {self.compression!r}", "int8, none"
-            )
-        if not is_number(self.rate) or not 0 < self.rate <= LARGEST_RATE:
-            raise Unusable(
-                f"rate of its GroupAverage is {self.rate!r}",
-                f"a number above 0, at most {LARGEST_RATE:g}",
-            )
+        moving = is_number(momentum) and 0 <= momentum < 1
+        going = is_number(rate) and 0 < rate <= LARGEST_RATE
+        known = self.compression in ("int8", "none")
+        check_values(
+            "GroupAverage",
+            ("momentum", momentum, moving, "a number from 0 to below 1"),
+            ("compression", self.compression, known, "int8, none"),
+            ("rate", rate, going, f"a number above 0, at most {LARGEST_RATE:g}"),
+        )
         if plan.local_steps is not None:
             raise Unusable("its plan has a GroupAverage and local_steps", "a deadline only")
 
@@ -338,13 +332,12 @@ class DisjointGroups(_Averages):
             if not isinstance(group, GroupAverage):
                 raise Unusable(f"its DisjointGroups has {kind_of(group)}", "GroupAverages alone")
             group.check(plan, workers)
-        members = self.required
-        twice = [worker for worker, other in pairwise(members) if worker == other]
-        if twice:
-            raise Unusable(
-                f"worker {twice[0]} is in two groups of its DisjointGroups",
-                "each worker in one group at most",
-            )
+        for worker, other in pairwise(self.required):
+            if worker == other:
+                raise Unusable(
+                    f"worker {worker} is in two groups of its DisjointGroups",
+                    "each worker in one group at most",
+                )
         fragments = sorted({(group.fragment, group.fragments) for group in self.groups})
         if len(fragments) > 1:
             raise Unusable(

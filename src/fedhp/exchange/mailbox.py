@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from fedhp.exchange.base import Unusable, is_number, is_whole
 from fedhp.rule import Rule
 from fedhp.timing import INT8_BLOCK, int8_bytes
 from fedhp.types import Action, StepReason, StepRule
+
+if TYPE_CHECKING:
+    from fedhp.engine.events import EventLoop
+    from fedhp.engine.executor import EventExecutor
 
 NOBODY, EVERYONE = -1, -2  # instead of a partner, where a turn is stored
 # What a class may declare as Traits.mailbox, and those of them with which workers have a box.
@@ -32,38 +36,6 @@ TURN_RULES = {
     "group": StepReason(StepRule.GATHERING),
     **dict.fromkeys(BOXES, StepReason(StepRule.DELIVERY)),
 }
-
-
-class TurnExecutor(Protocol):
-    """Has the models of the workers, or nothing in a replay."""
-
-    def apply(self, worker: int) -> float:
-        """Add the change that training made to the worker's current model; its norm."""
-
-    def share(self, worker: int) -> float:
-        """Add the change that training made to every worker's model; its norm."""
-
-    def average(self, worker: int, partner: int, *, compression: str = "none") -> float:
-        """Set both models to their mean; the distance between them before."""
-
-
-class Sending(Protocol):
-    """What the event loop does for a worker that has done its steps, in virtual time."""
-
-    def meet(self, worker: int, meeting: Meeting) -> bool:
-        """Start the transfer to the partner; whether the turn has ended."""
-
-    def met(self, worker: int, meeting: Meeting, time: float) -> None:
-        """The transfer has arrived that took so long."""
-
-    def deliver(self, worker: int, delivery: Delivery) -> bool:
-        """Send the message; whether the turn has ended."""
-
-    def gather(self, worker: int, gathering: Gathering) -> bool:
-        """Wait for the others of the group; whether the turn has ended."""
-
-    def gathered(self, worker: int, time: float) -> None:
-        """The average of the worker's group is there, and took so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +74,7 @@ class Mail:
     def check(self, here: Here) -> None:
         """Refuse what cannot be carried out."""
 
-    def end_steps(self, executor: TurnExecutor, worker: int) -> float:
+    def end_steps(self, executor: EventExecutor, worker: int) -> float:
         """The steps are done: the norm of their change."""
         return executor.apply(worker)
 
@@ -110,11 +82,11 @@ class Mail:
         """Whose models changed with the steps, apart from the worker's own."""
         return ()
 
-    def leave(self, loop: Sending, worker: int) -> bool:
+    def leave(self, loop: EventLoop, worker: int) -> bool:
         """After the steps: send, and whether the turn has ended with that."""
         return True
 
-    def arrive(self, loop: Sending, worker: int, time: float) -> None:
+    def arrive(self, loop: EventLoop, worker: int, time: float) -> None:
         """What the worker waited for so long has ended."""
 
     @property
@@ -138,10 +110,10 @@ class Meeting(Mail):
         if self.int8 and any(vector.travels for vector in here.rule.vectors):
             raise Unusable("its compression is 'int8', and a vector travels", "'none'")
 
-    def leave(self, loop: Sending, worker: int) -> bool:
+    def leave(self, loop: EventLoop, worker: int) -> bool:
         return loop.meet(worker, self)
 
-    def arrive(self, loop: Sending, worker: int, time: float) -> None:
+    def arrive(self, loop: EventLoop, worker: int, time: float) -> None:
         loop.met(worker, self, time)
 
     @property
@@ -152,7 +124,7 @@ class Meeting(Mail):
         """A model in each direction."""
         return 2 * (int8_bytes(round(message_bytes / 4)) if self.int8 else message_bytes)
 
-    def average(self, executor: TurnExecutor, worker: int) -> float:
+    def average(self, executor: EventExecutor, worker: int) -> float:
         compression = "int8" if self.int8 else "none"
         return executor.average(worker, self.partner, compression=compression)
 
@@ -169,7 +141,7 @@ class Shared(Mail):
         if not here.rule.is_plain():
             raise Unusable("its action is shared, and its class has a rule", "no rule")
 
-    def end_steps(self, executor: TurnExecutor, worker: int) -> float:
+    def end_steps(self, executor: EventExecutor, worker: int) -> float:
         return executor.share(worker)
 
     def moved(self, workers: int) -> Sequence[int]:
@@ -237,7 +209,7 @@ class Delivery(Mail):
             overlap=overlap,
         )
 
-    def leave(self, loop: Sending, worker: int) -> bool:
+    def leave(self, loop: EventLoop, worker: int) -> bool:
         return loop.deliver(worker, self)
 
 
@@ -262,10 +234,10 @@ class Gathering(Mail):
         if not is_whole(self.group) or self.group < 0:
             raise Unusable(f"the number of its group is {self.group!r}", "a whole number from 0")
 
-    def leave(self, loop: Sending, worker: int) -> bool:
+    def leave(self, loop: EventLoop, worker: int) -> bool:
         return loop.gather(worker, self)
 
-    def arrive(self, loop: Sending, worker: int, time: float) -> None:
+    def arrive(self, loop: EventLoop, worker: int, time: float) -> None:
         loop.gathered(worker, time)
 
 

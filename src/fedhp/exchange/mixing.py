@@ -25,7 +25,9 @@ from fedhp.exchange.base import (
     Part,
     Unusable,
     check_array,
+    check_distinct,
     check_links,
+    check_values,
     is_number,
     is_whole,
     kind_of,
@@ -63,14 +65,15 @@ class Scoring:
     symmetric: bool = False  # average in both directions with symmetric weights
 
     def check(self) -> None:
-        for name, count in (("keep", self.keep), ("samples", self.samples)):
-            if not is_whole(count) or count < 1:
-                raise Unusable(f"{name} of its PeerScoring is {count!r}", "a whole number above 0")
-        cost = self.cost_per_candidate
-        if not is_number(cost) or not 0 <= float(cost) < np.inf:
-            raise Unusable(
-                f"cost_per_candidate of its PeerScoring is {cost!r}", "a number of at least 0"
-            )
+        keep, samples, cost = self.keep, self.samples, self.cost_per_candidate
+        positive = "a whole number above 0"
+        costs = is_number(cost) and 0 <= float(cost) < np.inf
+        check_values(
+            "PeerScoring",
+            ("keep", keep, is_whole(keep) and keep >= 1, positive),
+            ("samples", samples, is_whole(samples) and samples >= 1, positive),
+            ("cost_per_candidate", cost, costs, "a number of at least 0"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,7 @@ class Mixing(Exchange):
 
     def check_present(self, here: BoolArray) -> None:
         links = self.links
-        away = np.flatnonzero(~here[links].all(axis=1))
-        if len(away):
-            receiver, sender = links[away[0]].tolist()
+        for receiver, sender in links[~here[links].all(axis=1)].tolist():
             who = receiver if not here[receiver] else sender
             verb = "takes from" if self.directed else "is linked to"
             raise Unusable(
@@ -244,20 +245,8 @@ class NeighborMixing(Mixing):
                 f"the weights of its topology cannot be mixed by: {problem}",
                 "None, or a weight above 0 for each link in ascending order, at most 1 per worker",
             )
-        if in_order(links):
-            return
-        same = np.flatnonzero(links[:, 0] == links[:, 1])
-        if len(same):
-            raise Unusable(
-                f"its topology links worker {int(links[same[0], 0])} to itself",
-                "links between two different workers",
-            )
-        pairs, counts = np.unique(np.sort(links, axis=1), axis=0, return_counts=True)
-        if (counts > 1).any():
-            first, second = pairs[counts > 1][0].tolist()
-            raise Unusable(
-                f"its topology has the link {first} - {second} more than once", "each link once"
-            )
+        if not in_order(links):
+            check_distinct(np.sort(links, axis=1), "its topology")
 
     def with_min_peers(
         self, available: BoolArray, network: Network, *, least: int, round_index: int
@@ -351,17 +340,14 @@ class DirectedMixing(Mixing):
         sources = check_array(self.sources, name, wanted)
         if sources.ndim != 2 or len(sources) != workers or sources.dtype.kind not in "iu":
             raise Unusable(f"{name} is {sources.dtype} of the shape {sources.shape}", wanted)
-        unknown = np.argwhere((sources < -1) | (sources >= workers))
-        if len(unknown):
-            worker, column = unknown[0].tolist()
+        for worker, column in np.argwhere((sources < -1) | (sources >= workers)).tolist():
             raise Unusable(
                 f"worker {worker} pulls from the unknown worker {int(sources[worker, column])}",
                 f"workers 0 to {workers - 1}, or -1 for none",
             )
-        itself = np.flatnonzero((sources == np.arange(workers)[:, None]).any(axis=1))
-        if len(itself):
+        for worker, _ in np.argwhere(sources == np.arange(workers)[:, None]).tolist():
             raise Unusable(
-                f"worker {int(itself[0])} pulls from itself",
+                f"worker {worker} pulls from itself",
                 "other workers only: a worker's own model is part of the average already",
             )
         if self.score is not None:
@@ -453,47 +439,30 @@ class WeightedMixing(Mixing):
 
     def check_weights(self, workers: int) -> None:
         links = check_links(self.links, "its WeightedMixing", workers)
-        itself = np.flatnonzero(links[:, 0] == links[:, 1])
-        if len(itself):
-            raise Unusable(
-                f"its WeightedMixing links worker {int(links[itself[0], 0])} to itself",
-                "links between two different workers; own_weights are for the own model",
-            )
-        pairs, counts = np.unique(links, axis=0, return_counts=True)
-        if (counts > 1).any():
-            receiver, sender = pairs[counts > 1][0].tolist()
-            raise Unusable(
-                f"its WeightedMixing has the link from {sender} to {receiver} more than once",
-                "each (receiver, sender) once",
-            )
+        check_distinct(links, "its WeightedMixing")
         weights = _numbers(self.weights, "weights", len(links))
-        if (weights <= 0).any():
-            receiver, sender = links[np.flatnonzero(weights <= 0)[0]].tolist()
+        for link in np.flatnonzero(weights <= 0):
+            receiver, sender = links[link].tolist()
             raise Unusable(
-                f"the model of worker {sender} has the weight "
-                f"{float(weights[np.flatnonzero(weights <= 0)[0]]):g} at worker {receiver}",
+                f"the model of worker {sender} has the weight {weights[link]:g} at worker "
+                f"{receiver}",
                 "numbers above 0; leave out a link that carries nothing",
             )
         own = _numbers(self.own_weights, "own_weights", workers)
-        if (own < 0).any():
-            worker = int(np.flatnonzero(own < 0)[0])
+        for worker in np.flatnonzero(own < 0):
             raise Unusable(
-                f"worker {worker} has the own weight {float(own[worker]):g}",
-                "numbers of at least 0",
+                f"worker {worker} has the own weight {own[worker]:g}", "numbers of at least 0"
             )
         end, whose = (1, "sent by") if self.push_sum else (0, "of")
         sums = own + np.bincount(links[:, end], weights=weights, minlength=workers)
-        wrong = np.flatnonzero(np.abs(sums - 1) > WEIGHT_TOLERANCE)
-        if len(wrong):
-            worker = int(wrong[0])
+        for worker in np.flatnonzero(np.abs(sums - 1) > WEIGHT_TOLERANCE):
             raise Unusable(
-                f"the weights {whose} worker {worker} sum to {float(sums[worker]):.9g}",
+                f"the weights {whose} worker {worker} sum to {sums[worker]:.9g}",
                 "a sum of 1 for every sender (columns)"
                 if self.push_sum
                 else "a sum of 1 for every receiver (rows); of every sender only with push_sum",
             )
-        if self.push_sum and (own == 0).any():
-            worker = int(np.flatnonzero(own == 0)[0])
+        for worker in np.flatnonzero(own == 0) if self.push_sum else ():
             raise Unusable(
                 f"worker {worker} keeps nothing of its own model",
                 "own_weights above 0 with push_sum: a weight of 0 cannot be divided by",
@@ -504,9 +473,7 @@ class WeightedMixing(Mixing):
     ) -> Exchange:
         """Weights of an own algorithm cannot be completed: with too few peers they are refused."""
         counts = np.bincount(self.links[:, 0], minlength=len(self.own_weights))
-        short = np.flatnonzero((counts > 0) & (counts < least))
-        if len(short):
-            worker = int(short[0])
+        for worker in np.flatnonzero((counts > 0) & (counts < least)):
             raise ConfigError(
                 f"needs the models of {least} peers, but in round {round_index} the WeightedMixing "
                 f"of the algorithm gives worker {worker} {counts[worker]}: poisoned models would "
@@ -542,8 +509,7 @@ def _numbers(values: Any, name: str, count: int) -> Any:
     wanted = f"{count} finite numbers"
     whose = f"{name} of its WeightedMixing"
     weights = check_array(values, whose, wanted, shape=(count,), kinds="f")
-    if not np.isfinite(weights).all():
-        bad = int(np.flatnonzero(~np.isfinite(weights))[0])
+    for bad in np.flatnonzero(~np.isfinite(weights)):
         raise Unusable(f"{name}[{bad}] of its WeightedMixing is {weights[bad]}", wanted)
     return weights
 

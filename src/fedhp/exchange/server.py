@@ -70,9 +70,7 @@ class ServerAverage(Mixing):
         wanted = f"{workers} finite numbers of at least 0"
         name = "weights of its ServerAverage"
         weights = check_array(self.weights, name, wanted, shape=(workers,), kinds="f")
-        wrong = np.flatnonzero(~np.isfinite(weights) | (weights < 0))
-        if len(wrong):
-            worker = int(wrong[0])
+        for worker in np.flatnonzero(~np.isfinite(weights) | (weights < 0)):
             raise Unusable(f"{name} holds {weights[worker]} for worker {worker}", wanted)
 
     def check(self, plan: Plan, workers: int) -> None:
@@ -82,9 +80,7 @@ class ServerAverage(Mixing):
             raise Unusable(f"times of its ServerAverage is {self.times}", "1")
         if plan.local_steps is None:
             raise Unusable("its plan has a ServerAverage and no local_steps", "local_steps")
-        wrong = np.flatnonzero((self.weights > 0) != (plan.local_steps > 0))
-        if len(wrong):
-            worker = int(wrong[0])
+        for worker in np.flatnonzero((self.weights > 0) != (plan.local_steps > 0)):
             raise Unusable(
                 f"worker {worker} has the weight {self.weights[worker]:g} in its ServerAverage, "
                 f"and {plan.local_steps[worker]} local steps",

@@ -182,12 +182,31 @@ def _block(
         index: {name: rounds[column][row] for name, column in ROUND_SCALARS.items()}
         for row, index in enumerate(rounds["round"])
     }
-    _add_tests(values, table, description.metric)
+
+    def add(name: str, columns: Mapping[str, str]) -> None:
+        """Columns of a table under these names, of every worker under its own."""
+        content = table(name)
+        for row, index in enumerate(content["round"]):
+            worker = f"/{content['worker'][row]}" if "worker" in content else ""
+            if "whole" not in content or not content["whole"][row]:
+                for column, scalar in columns.items():
+                    values[index][scalar + worker] = content[column][row]
+
+    test = f"test/{description.metric}"
+    add("evaluations", {"accuracy": test, "mean_model_accuracy": f"{test}_mean_model"})
+    add("test_metrics", {"loss": "test/loss", "mean_model_loss": "test/loss_mean_model"})
+    for index, results in _by_round(table("worker_evaluations")).items():
+        values[index][f"{test}_worst_worker"] = min(results)
+        values[index][f"{test}_best_worker"] = max(results)
+    for index, results in _by_round(table("own_test_metrics")).items():
+        values[index][f"{test}_own_data"] = sum(results) / len(results)
     facts = table("facts")
     for index, name, value in zip(facts["round"], facts["name"], facts["value"], strict=True):
         values[index][f"algorithm/{_word(name)}"] = value
     if description.per_worker:
-        _add_workers(values, table, description.metric)
+        add("workers", {name: f"{name}_by_worker" for name in WORKER_SCALARS})
+        add("worker_evaluations", {"accuracy": f"{description.metric}_by_worker"})
+        add("worker_test_metrics", {"loss": "test_loss_by_worker"})
     for index, clock in zip(rounds["round"], rounds["clock"], strict=True):
         finite = {
             name: float(value)
@@ -195,35 +214,6 @@ def _block(
             if value is not None and math.isfinite(value)
         }
         yield RoundPoints(index, clock, finite)
-
-
-def _add_tests(values: dict[int, dict[str, float | None]], table: Any, metric: str) -> None:
-    tests, losses = table("evaluations"), table("test_metrics")
-    for row, index in enumerate(tests["round"]):
-        values[index][f"test/{metric}"] = tests["accuracy"][row]
-        values[index][f"test/{metric}_mean_model"] = tests["mean_model_accuracy"][row]
-    for row, index in enumerate(losses["round"]):
-        if not losses["whole"][row]:
-            values[index]["test/loss"] = losses["loss"][row]
-            values[index]["test/loss_mean_model"] = losses["mean_model_loss"][row]
-    for index, results in _by_round(table("worker_evaluations")).items():
-        values[index][f"test/{metric}_worst_worker"] = min(results)
-        values[index][f"test/{metric}_best_worker"] = max(results)
-    for index, results in _by_round(table("own_test_metrics")).items():
-        values[index][f"test/{metric}_own_data"] = sum(results) / len(results)
-
-
-def _add_workers(values: dict[int, dict[str, float | None]], table: Any, metric: str) -> None:
-    workers, tests = table("workers"), table("worker_evaluations")
-    for row, (index, worker) in enumerate(zip(workers["round"], workers["worker"], strict=True)):
-        for name in WORKER_SCALARS:
-            values[index][f"{name}_by_worker/{worker}"] = workers[name][row]
-    for row, (index, worker) in enumerate(zip(tests["round"], tests["worker"], strict=True)):
-        values[index][f"{metric}_by_worker/{worker}"] = tests["accuracy"][row]
-    losses = table("worker_test_metrics")
-    for row, (index, worker) in enumerate(zip(losses["round"], losses["worker"], strict=True)):
-        if not losses["whole"][row]:
-            values[index][f"test_loss_by_worker/{worker}"] = losses["loss"][row]
 
 
 def _by_round(tests: Columns) -> dict[int, list[float]]:

@@ -7,8 +7,3 @@ from pathlib import Path
 
 DEMO = Path(__file__).with_name("demo.toml")
 COPIED = ("experiment.toml", "own_model.py", "own_algorithm.py")
-
-
-def starter_file(name: str) -> Path:
-    """Where an installed file is."""
-    return Path(__file__).with_name(name)

@@ -131,7 +131,7 @@ def test_labels_out_of_range(tmp_path: Path, batches: Batches, writer: Any) -> N
     batches["data_batch_2"] = (batches["data_batch_2"][0], [0, 1, 10, 2])
     for name, batch in batches.items():
         (tmp_path / f"{name}{'.bin' if writer is binary else ''}").write_bytes(writer(*batch))
-    with pytest.raises(DataError, match="label 10 of image 2 is out of range") as caught:
+    with pytest.raises(DataError, match="label 10 of sample 2 is out of range") as caught:
         load(tmp_path)
     assert "data_batch_2" in str(caught.value)
     assert f"data.path = {tmp_path}" in str(caught.value)

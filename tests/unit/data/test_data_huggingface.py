@@ -281,7 +281,7 @@ SPLITS = {"train": lambda: table(), "test": lambda: table(6)}
         (
             {"train": table, "test": lambda: table(signal=[[1.0] * 5] * 12)},
             {"inputs": "signal"},
-            ("x_train has samples of (4,), x_test of (5,)",),
+            ("training samples have the shape (4,), test samples (5,)",),
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_counts_must_agree(mnist_folder: Path, write_idx: WriteIdx) -> None:
 
 def test_labels_out_of_range(mnist_folder: Path, write_idx: WriteIdx) -> None:
     write_idx(mnist_folder / "t10k-labels-idx1-ubyte.gz", [0, 1, 2, 10, 4, 5, 6, 7, 8, 9])
-    with pytest.raises(DataError, match=r"label 10 of image 3 is out of range\W[^$]*0 to 9"):
+    with pytest.raises(DataError, match=r"label 10 of sample 3 is out of range\W[^$]*0 to 9"):
         load_data(mnist(mnist_folder))
 
 
@@ -181,7 +181,7 @@ def test_emnist_labels_out_of_range(
     for part in ("train", "test"):
         write_idx(tmp_path / f"emnist-{split}-{part}-images-idx3-ubyte", np.zeros((1, 28, 28)))
         write_idx(tmp_path / f"emnist-{split}-{part}-labels-idx1-ubyte", [label])
-    with pytest.raises(DataError, match=f"label {label} of image 0 is out of range"):
+    with pytest.raises(DataError, match=f"label {label} of sample 0 is out of range"):
         load_data(emnist(tmp_path, split))
 
 

@@ -31,7 +31,7 @@ def demo(
 def init(folder: Path = argument("FOLDER", "The folder to create.", default=...)) -> None:
     """Create a folder with an experiment, a model and an algorithm to start from."""
     from fedhp.files import make_folder, write_file
-    from fedhp.starter import COPIED, starter_file
+    from fedhp.starter import COPIED, DEMO
 
     present = [name for name in COPIED if (folder / name).exists()]
     if present:
@@ -42,6 +42,6 @@ def init(folder: Path = argument("FOLDER", "The folder to create.", default=...)
         )
     make_folder(folder, option="FOLDER", kind=RunError)
     for name in COPIED:
-        write_file(folder / name, starter_file(name).read_bytes())
+        write_file(folder / name, DEMO.with_name(name).read_bytes())
     say(f"created {folder}: {', '.join(COPIED)}")
     suggest("next:", [f"cd {shlex.quote(str(folder))}", "fedhp run experiment.toml"])
