@@ -92,22 +92,19 @@ def progress(run: RunReader, *, after: int) -> schema.ProgressColumns:
         sent = run.table("rounds", columns=("round", "bytes_sent"))
         paces = read_paces(run, first_round=first)
     before = sum(size for index, size in _rows(sent, "round", "bytes_sent") if index < first)
-    worst = dict(_rows(spread, "round", "lowest"))
-    best = dict(_rows(spread, "round", "highest"))
     tested = _rows(losses, "round", "whole", "loss")
-    loss = {index: value for index, whole, value in tested if not whole}
-    indices = tests["round"]
+    of_test: dict[str, dict[int, float]] = {
+        "worst": dict(_rows(spread, "round", "lowest")),
+        "best": dict(_rows(spread, "round", "highest")),
+        "low": {index: low for index, (low, _) in quantiles.items()},
+        "high": {index: high for index, (_, high) in quantiles.items()},
+        "loss": {index: value for index, whole, value in tested if not whole},
+    }
     return schema.ProgressColumns(
         rounds={**rounds, **{name: [getattr(p, name) for p in paces] for name in PACE_COLUMNS}},
         tests={
             **{name: tests[name] for name in ("round", "clock", "accuracy", "mean_model_accuracy")},
-            "worst": [worst.get(index) for index in indices],
-            "best": [best.get(index) for index in indices],
-            **{
-                name: [quantiles.get(index, (None, None))[edge] for index in indices]
-                for edge, name in enumerate(("low", "high"))
-            },
-            "loss": [loss.get(index) for index in indices],
+            **{name: [v.get(index) for index in tests["round"]] for name, v in of_test.items()},
         },
         bytes_before=before,
         behind=behind,
@@ -132,8 +129,7 @@ def _behind(run: RunReader) -> schema.WorkersBehind | None:
     behind = workers_behind(run)
     if behind is None:
         return None
-    table = run.table("evaluations", columns=("round", "clock"))
-    clock = dict(zip(table["round"], table["clock"], strict=True))
+    clock = dict(_rows(run.table("evaluations"), "round", "clock"))
     tests: dict[str, list[Any]] = {name: [] for name in ("round", "clock", "worker", "accuracy")}
     for worker in behind.workers[:MOST_DRAWN]:
         own = run.worker_rows("worker_evaluations", worker, columns=("round", "worker", "accuracy"))

@@ -7,7 +7,6 @@ Every number is read from the record; which sentences appear depends on what the
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedhp.algorithms.base import about
@@ -43,6 +42,46 @@ VERDICT_MEANINGS = {
     LinkVerdict.SCORED.word: "chosen, because the peers were scored on the worker's samples",
     LinkVerdict.TREE.word: "carries the sum of a group average",
     LinkVerdict.SCHEDULED.word: "one of the links that the topology has in this round",
+}
+FIT = (
+    "Each worker gets as many local steps as fit into {deadline}, together with the transfer over "
+    "its slowest link"
+)
+FIXED = "Every worker takes {taken}, independent of its speed."
+LOCAL = "Local phase: {taken}, and one more before the exchange."
+SCORED = (
+    "Every worker takes {taken}. First stage: it scores {peers} random peers and averages the best "
+    "{keep}."
+)
+DRAWN = (
+    "Every worker takes {taken}. Second stage: it averages with {keep} random peers of those it "
+    "kept more often than by chance."
+)
+# What set the steps; by other rules the words of the record.
+RULES = {
+    StepRule.OPT: "{fit}. Of {tried} deadlines tried, this one gives the least time per step (rule "
+    "opt; the pace of {pace} is only recorded).",
+    StepRule.FILL_PACE: "{fit}. The fastest worker needs this long for the pace of {pace} (rule "
+    "fill).",
+    StepRule.FILL_ONE_STEP: "{fit}. The slowest worker needs this long for a single step. The "
+    "fastest would finish the pace of {pace} earlier, so the others fill the time (rule fill).",
+    StepRule.LITERAL: "As printed in the paper: with {least_pace} ({source}) the fastest worker "
+    "would finish after {deadline}. The others get the steps that fit into that time, but at least "
+    "one, even if it takes longer.",
+    **dict.fromkeys((StepRule.FIXED_STEPS, StepRule.FIXED_EPOCHS), FIXED),
+    **dict.fromkeys((StepRule.LOCAL_PHASE, StepRule.EPOCH_PHASE), LOCAL),
+    StepRule.COMMUNICATING_PHASE: "Communicating phase: one step, then the exchange.",
+    **dict.fromkeys((StepRule.PEERS_SCORED, StepRule.PEERS_SCORED_EPOCHS), SCORED),
+    **dict.fromkeys((StepRule.PEERS_DRAWN, StepRule.PEERS_DRAWN_EPOCHS), DRAWN),
+    StepRule.ASYNCHRONOUS: "Asynchronous: each worker trains when it is ready, then averages with "
+    "one random neighbor.",
+    StepRule.SHARED_MODEL: "The limit: there is one model, every finished step of any worker moves "
+    "it at once, and links cost nothing.",
+    StepRule.GROUP_START: "Everyone trains for {deadline}; nothing is exchanged yet.",
+    StepRule.GROUP_OVERLAP: "Everyone trains during the transfer, and then for {deadline} until "
+    "the deadline.{carried}",
+    StepRule.GROUP_WAIT: "Everyone waits for the transfer, then trains for {deadline} until the "
+    "deadline.{carried}",
 }
 ON_TIME = 0.02  # of the planned time: less than this is not worth a reason
 
@@ -139,78 +178,18 @@ def _rule_words(view: RoundView) -> str:
         known = "" if deadline is None else f" Deadline: {seconds(deadline)}."
         return sentence(view.reason_text) + known
     numbers = view.reason.numbers
-    carried = "" if view.network else " An unfinished step is continued in the next round."
-    pace = f"{view.facts.get('pace_steps') or 0.0:.3g} steps"
-    fit = f"Each worker gets as many local steps as fit into {seconds(deadline)}, together with "
-    fit += "the transfer over its slowest link"
-    match view.reason.rule:
-        case StepRule.OPT:
-            return (
-                f"{fit}. Of {numbers['tried']} deadlines tried, this one gives the least time per "
-                f"step (rule opt; the pace of {pace} is only recorded)."
-            )
-        case StepRule.FILL_PACE:
-            return f"{fit}. The fastest worker needs this long for the pace of {pace} (rule fill)."
-        case StepRule.FILL_ONE_STEP:
-            return (
-                f"{fit}. The slowest worker needs this long for a single step. The fastest would "
-                f"finish the pace of {pace} earlier, so the others fill the time (rule fill)."
-            )
-        case StepRule.LITERAL:
-            raw = view.facts.get("raw_pace")
-            source = "the start value" if raw is None else f"the formula gives {number(raw)}"
-            steps = count(max(1, int(view.facts.get("pace_steps") or 1)), "step")
-            return (
-                f"As printed in the paper: with {steps} ({source}) the fastest worker would finish "
-                f"after {seconds(deadline)}. The others get the steps that fit into that time, but "
-                f"at least one, even if it takes longer."
-            )
-        case StepRule.FIXED_STEPS | StepRule.FIXED_EPOCHS:
-            return f"Every worker takes {_taken(numbers)}, independent of its speed."
-        case StepRule.LOCAL_PHASE | StepRule.EPOCH_PHASE:
-            return f"Local phase: {_taken(numbers)}, and one more before the exchange."
-        case StepRule.COMMUNICATING_PHASE:
-            return "Communicating phase: one step, then the exchange."
-        case StepRule.PEERS_SCORED | StepRule.PEERS_SCORED_EPOCHS:
-            return (
-                f"Every worker takes {_taken(numbers)}. First stage: it scores "
-                f"{numbers['peers']} random peers and averages the best {numbers['keep']}."
-            )
-        case StepRule.PEERS_DRAWN | StepRule.PEERS_DRAWN_EPOCHS:
-            return (
-                f"Every worker takes {_taken(numbers)}. Second stage: it averages with "
-                f"{numbers['keep']} random peers of those it kept more often than by chance."
-            )
-        case StepRule.ASYNCHRONOUS:
-            return (
-                "Asynchronous: each worker trains when it is ready, then averages with one random "
-                "neighbor."
-            )
-        case StepRule.DELIVERY | StepRule.GATHERING:
-            return sentence(view.reason_text)
-        case StepRule.SHARED_MODEL:
-            return (
-                "The limit: there is one model, every finished step of any worker moves it at "
-                "once, and links cost nothing."
-            )
-        case StepRule.GROUP_START:
-            return f"Everyone trains for {seconds(deadline)}; nothing is exchanged yet."
-        case StepRule.GROUP_OVERLAP:
-            return (
-                f"Everyone trains during the transfer, and then for {seconds(deadline)} until the "
-                f"deadline.{carried}"
-            )
-        case StepRule.GROUP_WAIT:
-            return (
-                f"Everyone waits for the transfer, then trains for {seconds(deadline)} until the "
-                f"deadline.{carried}"
-            )
-
-
-def _taken(numbers: Mapping[str, int]) -> str:
-    if "steps" in numbers:
-        return f"{numbers['steps']} steps"
-    return f"the local epochs of its own samples ({numbers['least']} to {numbers['most']} steps)"
+    raw, pace = view.facts.get("raw_pace"), view.facts.get("pace_steps")
+    epochs = "the local epochs of its own samples ({least} to {most} steps)"
+    words = {
+        "deadline": seconds(deadline),
+        "pace": f"{pace or 0.0:.3g} steps",
+        "least_pace": count(max(1, int(pace or 1)), "step"),
+        "source": "the start value" if raw is None else f"the formula gives {number(raw)}",
+        "carried": "" if view.network else " An unfinished step is continued in the next round.",
+    }
+    text = RULES.get(view.reason.rule) or sentence(view.reason_text)
+    text = text.replace("{taken}", "{steps} steps" if "steps" in numbers else epochs)
+    return text.replace("{fit}", FIT).format(**numbers, **words)
 
 
 def _steps_by_device(view: RoundView) -> str:
@@ -308,7 +287,7 @@ def _group(view: RoundView) -> str:
     sentences.append(f"The root is worker {root}, which has taken part for longest.")
     sentences += _named(
         "Returning, so they receive the whole consensus",
-        [str(member.worker) for member in members if member.returning],
+        [str(member.worker) for member in members if member.returns],
     )
     left_out = [member for member in view.group if member.role is GroupRole.LEFT_OUT]
     sentences += _named(
@@ -495,7 +474,6 @@ def _time_spent(view: RoundView, worker: WorkerRound) -> str:
 
 
 def _max_steps(view: RoundView) -> int | None:
-    """The limit of the planner's steps, where there is one."""
     known = about(view.algorithm["name"])
     most = view.algorithm.get("max_steps", known and known.most_steps)
     return None if most is None else int(most)

@@ -77,8 +77,6 @@ def save_table(run: RunReader, table: str, path: Path) -> Path:
         )
     types, blocks = run.column_types(table), run.blocks(table)
     next(blocks)  # the header
-    with storage_errors(path, option="--out"):
-        path.parent.mkdir(parents=True, exist_ok=True)
     return _save_parquet(path, types, blocks)
 
 
@@ -255,15 +253,16 @@ def _save_parquet(path: Path, types: Types, blocks: Iterable[Rows]) -> Path:
 
     kinds = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
     schema = pyarrow.schema([(name, kinds[kind]) for name, kind in types.items()])
-    with (
-        storage_errors(path, option="--out"),
-        new_file(path) as temporary,
-        pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
-    ):
-        for rows in _row_groups(blocks):
-            columns = zip(schema.types, zip(*rows, strict=True), strict=True)
-            arrays = [pyarrow.array(column, type=kind) for kind, column in columns]
-            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+    with storage_errors(path, option="--out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            new_file(path) as temporary,
+            pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
+        ):
+            for rows in _row_groups(blocks):
+                columns = zip(schema.types, zip(*rows, strict=True), strict=True)
+                arrays = [pyarrow.array(column, type=kind) for kind, column in columns]
+                writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
     return path
 
 
@@ -386,7 +385,6 @@ def _refuse_per_link(run: RunReader, replayed: Trace | None) -> None:
 
 
 def _refuse_unknown(run: RunReader, known: set[int]) -> None:
-    """A trace must know every worker's step time."""
     missing = sorted(set(range(run.meta("workers"))) - known)
     if missing:
         raise RunError(

@@ -226,8 +226,6 @@ def falls_with_skew(evidence: Evidence, labels: Sequence[str], *, need: int = 1)
 
 @question
 def falls_least(evidence: Evidence, rivals: Sequence[str], *, need: int = 1) -> Verdict:
-    """FedHP loses less from IID data to p = 0.8 than each rival."""
-
     def one(rival: str) -> Verdict:
         ours, theirs = _drops(evidence, FEDHP), _drops(evidence, rival)
         values = tuple(theirs[seed] - ours[seed] for seed in ours if seed in theirs)

@@ -41,6 +41,7 @@ from fedhp.report.figures.style import (
     LineStyle,
     LineStyles,
     grid_lines,
+    key,
     legend_above,
     line_options,
     line_styles,
@@ -104,13 +105,6 @@ class PaperDrawing:
     figure: Figure
 
 
-@dataclass(frozen=True, slots=True)
-class _FigureData:
-    figure: PaperFigure
-    panels: tuple[DataPanel, ...]
-    skews: tuple[float, ...]
-
-
 def draw_figure(
     figure: PaperFigure, text: FigureText, *, suite: Suite, runs: SuiteRuns
 ) -> list[PaperDrawing]:
@@ -128,7 +122,7 @@ def draw_figure(
     parts = [figure.skews] if together else [(skew,) for skew in figure.skews]
     drawings = []
     for skews in parts:
-        data = _figure_data(figure, suite, runs=runs, skews=skews)
+        data = _FigureData(figure, suite, runs=runs, skews=skews)
         if any(panel.seeds(skews) for panel in data.panels):
             drawn, how, alt = kinds[text.draw](data)
             name = figure.name if len(parts) == 1 else f"{figure.name}-p{skews[0]:g}"
@@ -137,19 +131,19 @@ def draw_figure(
     return drawings
 
 
-def _figure_data(
-    figure: PaperFigure, suite: Suite, *, runs: SuiteRuns, skews: tuple[float, ...]
-) -> _FigureData:
-    data_sets = [suite.sets[key] for key in figure.sets if key not in suite.missing]
-    labels = tuple(
-        label
-        for label in figure.algorithms
-        if any(runs.runs(each.key, label, skew=skew) for each in data_sets for skew in skews)
-    )
-    styles = paper_styles(labels)
-    return _FigureData(
-        figure, tuple(DataPanel(runs, each, labels, styles) for each in data_sets), skews
-    )
+class _FigureData:
+    def __init__(
+        self, figure: PaperFigure, suite: Suite, *, runs: SuiteRuns, skews: tuple[float, ...]
+    ) -> None:
+        self.figure, self.skews = figure, skews
+        data_sets = [suite.sets[name] for name in figure.sets if name not in suite.missing]
+        labels = tuple(
+            label
+            for label in figure.algorithms
+            if any(runs.runs(each.key, label, skew=skew) for each in data_sets for skew in skews)
+        )
+        styles = paper_styles(labels)
+        self.panels = [DataPanel(runs, each, labels, styles) for each in data_sets]
 
 
 @paper_style()
@@ -157,7 +151,7 @@ def _accuracy(data: _FigureData) -> tuple[Figure, str, str]:
     [skew] = data.skews
     figure, drawn = _labelled_panels(data)
     for axes, panel in drawn:
-        over_time(axes, panel.comparison(skew), styles=panel.styles)
+        over_time(axes, panel.comparison(skew))
     _outer_labels(figure)
     how = (
         "Mean of the workers' test accuracies over virtual time; bands: 95 % interval over the "
@@ -228,10 +222,7 @@ def _waiting(data: _FigureData) -> tuple[Figure, str, str]:
     _outer_labels(figure, names=True)
     how = "Mean waiting time per round; whiskers: 95 % interval over the seeds; dots: single seeds"
     if marked:
-        from matplotlib.lines import Line2D
-
-        options: Any = {"linestyle": "none", "marker": "D", **OPEN_MARKER}
-        handle = Line2D([], [], label="the paper's value", **options)
+        handle = key("the paper's value", linestyle="none", marker="D", **OPEN_MARKER)
         figure.legend(handles=[handle], loc="outside lower center")
         how += "; open diamonds: the paper's values, with its own models and devices"
     how += "." if fit else "; open triangles: the paper's value is beyond the axis."
@@ -274,11 +265,11 @@ def _steps(data: _FigureData) -> tuple[Figure, str, str]:
 
 
 def _labelled_panels(data: _FigureData) -> tuple[Figure, list[tuple[Any, DataPanel]]]:
-    """Panels below a legend of the labels."""
-    first, columns = data.panels[0], _columns(data)
-    legend = 0.17 * -(-len(first.labels) // columns) + 0.1
+    first, names = data.panels[0], len(data.panels[0].labels)
+    columns = names if names <= LEGEND_COLUMNS else -(-names // 2)
+    legend = 0.17 * -(-names // columns) + 0.1
     figure, drawn = _panels(data, height=2.05, legend=legend)
-    handles = curve_handles(first.comparison(data.skews[0]), styles=first.styles)
+    handles = curve_handles(first.comparison(data.skews[0]))
     legend_above(figure, handles, columns=columns)
     return figure, drawn
 
@@ -317,11 +308,6 @@ def _outer_labels(figure: Figure, *, names: bool = False) -> None:
                 axes.tick_params(labelleft=False)
 
 
-def _columns(data: _FigureData) -> int:
-    names = len(data.panels[0].labels)
-    return names if names <= LEGEND_COLUMNS else -(-names // 2)
-
-
 def _alt_text(
     data: _FigureData, words: Callable[[DataPanel, str], str], *, named: bool = True
 ) -> str:
@@ -341,12 +327,10 @@ def _final(panel: DataPanel, label: str, skew: float) -> Interval | None:
 
 
 def _final_words(panel: DataPanel, label: str, skew: float) -> str:
-    final = _final(panel, label, skew)
-    return score(final.mean) if final else ""
+    return score(final.mean) if (final := _final(panel, label, skew)) else ""
 
 
 def _final_tests(data: _FigureData) -> str:
-    """What the final accuracy of these runs is."""
     return final_meaning(
         run.summary.final_tests
         for panel in data.panels
@@ -393,8 +377,6 @@ def _notes(data: _FigureData, suite: Suite, *, runs: SuiteRuns) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DataPanel:
-    """A data set's runs and the styles of their labels."""
-
     all_runs: SuiteRuns
     data_set: PaperSet
     labels: tuple[str, ...]
@@ -409,8 +391,12 @@ class DataPanel:
         return sorted(counts - {0})
 
     def comparison(self, skew: float) -> Comparison:
-        """The runs at one level, as the other figures take them."""
-        groups = [Group(label, tuple(self.runs(label, skew))) for label in self.labels]
+        """The runs at one level, as the other figures take them; the labels are of their styles."""
+        groups = [
+            Group(label if FEDHP in self.labels else _styled_as(label), runs, label_name(label))
+            for label in self.labels
+            for runs in [tuple(self.runs(label, skew))]
+        ]
         metrics = [run.metric for group in groups for run in group.runs]
         targets = tuple(target_key(target) for target in self.data_set.targets)
         return Comparison(tuple(groups), metrics[0] if metrics else ACCURACY, targets, ())
@@ -418,10 +404,14 @@ class DataPanel:
 
 def paper_styles(labels: Sequence[str]) -> dict[str, LineStyle]:
     """FedHP as the paper has it (`fill`) gets FedHP's own style; the others keep theirs."""
-    if FILL not in labels or FEDHP in labels:
+    if FEDHP in labels:
         return line_styles(labels)
-    styles = line_styles([FEDHP if label == FILL else label for label in labels])
-    return {label: styles[FEDHP if label == FILL else label] for label in labels}
+    styles = line_styles([_styled_as(label) for label in labels])
+    return {label: styles[_styled_as(label)] for label in labels}
+
+
+def _styled_as(label: str) -> str:
+    return FEDHP if label == FILL else label
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,12 +484,12 @@ def draw_skew(axes: Any, panel: DataPanel, *, skews: Sequence[float]) -> None:
 
 def draw_waiting(axes: Any, panel: DataPanel, *, skew: float, paper: Mapping[str, float]) -> bool:
     """Mean waiting time, the paper's values as open diamonds; returns whether all of these fit."""
-    waiting_bars(axes, panel.comparison(skew), styles=panel.styles)
+    waiting_bars(axes, panel.comparison(skew))
     axes.set_xlabel("mean waiting time (s)")
     marks = {
         index: paper[base]
         for index, label in enumerate(panel.labels)
-        if (base := FEDHP if label == FILL else label) in paper
+        if (base := _styled_as(label)) in paper
     }
     if not marks:
         return True

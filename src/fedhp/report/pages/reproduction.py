@@ -109,7 +109,7 @@ def save_reproduction(suite: Suite, texts: Mapping[str, FigureText], folder: Pat
         if body:
             sections.append(_figure_section(figure, texts[figure.name], suite, body))
     figures = PageFigures(folder / "figures" / "inside", word="Picture")
-    sections += run_sections(_examined_runs(runs), figures=figures)
+    sections += run_sections(_examined_runs(runs), figures)
     _save_numbers(runs, folder / "data")
     save_text(folder / "verdicts.md", claims_markdown([*acceptance, *paper]))
     verdicts_json = {"paper": claims_json(paper), "acceptance": claims_json(acceptance)}
@@ -172,7 +172,6 @@ def _values(verdict: Verdict) -> Sequence[str]:
 
 
 def _claim_table(judged_claims: Sequence[JudgedClaim]) -> str:
-    """A row per claim, every value on its own line."""
     rows, marks = [], {}
     for index, judged in enumerate(judged_claims):
         claim, verdict = judged.claim, judged.verdict
@@ -209,7 +208,6 @@ def _setting_section(suite: Suite, suite_runs: SuiteRuns) -> Section:
 def _draw(
     figure: PaperFigure, text: FigureText, suite: Suite, runs: SuiteRuns, *, out: Path
 ) -> str:
-    """Save the drawings of a figure; returns them as HTML."""
     body = ""
     for drawn in draw_figure(figure, text, suite=suite, runs=runs):
         save_figure(drawn.figure, out, drawn.name)
