@@ -55,18 +55,12 @@ class NoSuchRound(RunError):
     """A round or a worker that is not in the record."""
 
 
-def details(
-    entry: schema.ListedRun,
-    run: RunReader,
-    *,
-    names: list[str],
-    missing: list[str],
-    actions: list[str],
-) -> schema.RunDetails:
+def details(entry: schema.ListedRun, run: RunReader, **others: list[str]) -> schema.RunDetails:
+    """`others`: the names of the workers, those that are missing, and the actions."""
     evaluation = run.meta("experiment")["evaluation"]
     return schema.RunDetails(
         **entry.model_dump(),
-        names=names,
+        **others,
         devices=list(run.meta("devices") or ()),
         samples=list(run.meta("samples") or ()),
         targets=list(evaluation["targets"]),
@@ -75,8 +69,6 @@ def details(
         description=[
             schema.NamedFact(name=name, value=str(fact)) for name, fact in describe_run(run)
         ],
-        missing=missing,
-        actions=actions,
     )
 
 
@@ -184,16 +176,11 @@ def turns(run: RunReader, round_index: int) -> schema.Turns:
     )
 
 
-def round_in_record(run: RunReader, round_index: int | None) -> int:
-    """The round, the last one for None; NoSuchRound if the record does not have it."""
+def round_in_record(run: RunReader, round_index: int) -> int:
+    """The round; NoSuchRound if the record does not have it."""
     last = run.rounds_done
-    if round_index is None and last:
-        return last
-    if (
-        round_index is None
-        or not 1 <= round_index <= last
-        or not run.table("rounds", round_index=round_index, columns=("round",))["round"]
-    ):
+    recorded = run.table("rounds", round_index=round_index, columns=("round",))["round"]
+    if not recorded or not 1 <= round_index <= last:
         raise NoSuchRound(
             f"round {round_index} is not in the record" if last else "no round is committed yet",
             allowed=f"a round from 1 to {last}" if last else "a run with a committed round",

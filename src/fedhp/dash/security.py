@@ -114,10 +114,9 @@ def read_token(file: Path) -> str:
         raise _wrong_token(file, f"cannot be read: {error}") from None
     if mode & 0o077:
         raise _wrong_token(file, "can be read or written by other users of this machine")
-    if not LEAST_TOKEN <= len(text) <= LARGEST_TOKEN or not text.isascii() or " " in text:
+    word = text.isascii() and text.isprintable() and " " not in text
+    if not word or not LEAST_TOKEN <= len(text) <= LARGEST_TOKEN:
         raise _wrong_token(file, f"does not hold one word of {LEAST_TOKEN} characters or more")
-    if not text.isprintable():
-        raise _wrong_token(file, "holds more than one line")
     return text
 
 

@@ -95,12 +95,16 @@ class Paragraph:
 def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
     view = read_round(run, round_index)
     of = f" of {view.num_rounds}" if view.num_rounds else ""
+    some = (
+        f" All counts are exact. The record keeps {len(view.links):,} of the {view.links_known:,} "
+        "links one by one, among them the slowest of every worker and verdict."
+    )
     texts = {
         f"Round {view.round_index}{of}": _overview(view),
         "Steps": _steps(view),
         "Pace": _pace(view),
         "Group": _group(view),
-        "Links": _links(view) + ("" if view.complete else _selection(view)),
+        "Links": _links(view) + ("" if view.complete else some),
         "Distance": _distance(view),
         "Waiting": _waiting(view),
         "Away": _away(view),
@@ -197,19 +201,18 @@ def _steps_by_device(view: RoundView) -> str:
     if len({worker.local_steps for worker in workers}) == 1:
         return f"Steps: {workers[0].local_steps} for every worker."
     by_name = sorted({worker.device for worker in workers})  # of equal times in this order
-    kinds = sorted(by_name, key=lambda kind: _step_time(view, kind))
+
+    def step_time(kind: str) -> float:
+        times = [w.step_time for w in workers if w.device == kind and w.step_time is not None]
+        return sum(times) / len(times) if times else float("inf")
+
     parts = []
-    for kind in kinds:
+    for kind in sorted(by_name, key=step_time):
         steps = [worker.local_steps for worker in workers if worker.device == kind]
         spread = f"{min(steps)} to {max(steps)}, mean {number(sum(steps) / len(steps))}"
         parts.append(f"{kind} {spread if min(steps) < max(steps) else steps[0]}")
     what = "Steps that ended in this round, by device" if view.asynchronous else "Steps by device"
     return f"{what}: {'; '.join(parts)}."
-
-
-def _step_time(view: RoundView, kind: str) -> float:
-    times = [w.step_time for w in view.workers if w.device == kind and w.step_time is not None]
-    return sum(times) / len(times) if times else float("inf")
 
 
 def _pace(view: RoundView) -> str:
@@ -314,10 +317,12 @@ def _links(view: RoundView) -> str:
         return _planned_links(view)
     if not view.links_used:
         return "No models were exchanged."
-    if view.asynchronous:
-        return _random_pairs(view)
     verdicts, links = view.used_verdicts, count(view.links_used, "link")
-    if view.used[0].server:
+    if view.asynchronous:
+        known = view.averagings is not None
+        what = count(view.averagings or 0, "averaging") if known else "Averagings"
+        text = f"{what} over {links}, each pair drawn at random when the sender was ready."
+    elif view.used[0].server:
         text = (
             f"{count(view.links_used, 'worker')} took part over the server: each received its "
             "model before the steps and sent its own afterwards."
@@ -338,28 +343,9 @@ def _links(view: RoundView) -> str:
         text = f"The topology is fixed: {links}."
     else:
         text = f"{links} in use."
-    return f"{text} {_slowest_words(view)}"
-
-
-def _selection(view: RoundView) -> str:
-    return (
-        f" All counts are exact. The record keeps {len(view.links):,} of the "
-        f"{view.links_known:,} links one by one, among them the slowest of every worker and "
-        f"verdict."
-    )
-
-
-def _random_pairs(view: RoundView) -> str:
-    known = view.averagings is not None
-    what = count(view.averagings or 0, "averaging") if known else "Averagings"
-    what += f" over {count(view.links_used, 'link')}"
-    return f"{what}, each pair drawn at random when the sender was ready. {_slowest_words(view)}"
-
-
-def _slowest_words(view: RoundView) -> str:
-    link = max(view.used, key=lambda link: link.link_time or 0.0)
-    what = f"{link.b} to {link.a}" if view.directed else link.name
-    return f"The slowest, {what}, took {seconds(link.link_time)}."
+    slow = max(view.used, key=lambda link: link.link_time or 0.0)
+    what = f"{slow.b} to {slow.a}" if view.directed else slow.name
+    return f"{text} The slowest, {what}, took {seconds(slow.link_time)}."
 
 
 def _planned_links(view: RoundView) -> str:
@@ -463,7 +449,9 @@ def _time_spent(view: RoundView, worker: WorkerRound) -> str:
     more = " and scoring" if LinkVerdict.SCORED in view.verdicts else " and the estimates"
     if worker.compute_time <= stepping * (1 + 1e-9) + 1e-9:
         more = ""
-    most = ", the maximum," if worker.local_steps == _max_steps(view) else ""
+    known = about(view.algorithm["name"])
+    limit = view.algorithm.get("max_steps", known and known.most_steps)
+    most = ", the maximum," if worker.local_steps == limit else ""
     steps = count(worker.local_steps, "step")
     text = f"its {steps}{most}{more} took {seconds(worker.compute_time)}"
     link = view.slowest_link(worker.worker)
@@ -471,12 +459,6 @@ def _time_spent(view: RoundView, worker: WorkerRound) -> str:
         return f"{text}, and it has no link"
     way = f"{'from' if view.directed else 'to'} {_other_end(link, worker.worker)}"
     return f"{text}, its slowest link ({way}) {seconds(worker.communication_time)}"
-
-
-def _max_steps(view: RoundView) -> int | None:
-    known = about(view.algorithm["name"])
-    most = view.algorithm.get("max_steps", known and known.most_steps)
-    return None if most is None else int(most)
 
 
 def _away(view: RoundView) -> str:

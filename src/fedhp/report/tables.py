@@ -180,7 +180,9 @@ def comparison_grid(
         for run in runs:
             if run.status != FINISHED:
                 cells = [TableCell(_cell(column, [run]).text) for column in columns]
-                rows.append([TableCell(_unfinished(run, names[label])), *cells])
+                words = {"created": "not started", "running": "still running"}
+                what = f"{words.get(run.status, run.status)} after {count(run.rounds, 'round')}"
+                rows.append([TableCell(f"{names[label]}, seed {run.seed}: {what}"), *cells])
     for position, column in enumerate(columns):
         _mark_best(column, {label: c[position] for label, c in by_label.items()}, ranked)
     marked = any(cell.best for cells in rows for cell in cells)
@@ -301,11 +303,6 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, lef
     ruler = ["---"] * left + ["---:"] * (len(headers) - left)
     lines = [[header.replace("\n", " ") for header in headers], ruler, *rows]
     return "".join(f"{markdown_row(line)}\n" for line in lines)
-
-
-def _unfinished(run: RunSummary, name: str) -> str:
-    what = {"created": "not started", "running": "still running"}.get(run.status, run.status)
-    return f"{name}, seed {run.seed}: {what} after {count(run.rounds, 'round')}"
 
 
 def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:

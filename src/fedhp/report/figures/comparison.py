@@ -311,12 +311,14 @@ def _curves(
         curve = mean_curve(group.finished, x)
         if curve is not None:
             shown.append(scale * curve.mean)
-            edge = {"markeredgecolor": "white", "markeredgewidth": 0.4}
-            edge["markevery"] = _marker_positions(len(curve.x), index)
+            edge: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.4}
+            # Shifted, so that the curves' markers do not cover each other.
+            step = max(1, len(curve.x) // MARKERS_PER_CURVE)
+            edge["markevery"] = ((index * step // 4) % step, step)
             axes.plot(curve.x, scale * curve.mean, drawstyle=drawstyle, **edge, **line)
             band: Any = {"color": style.color, "alpha": 0.1, "linewidth": 0, "zorder": 1.5}
-            step = "post" if held else None
-            axes.fill_between(curve.x, scale * curve.low, scale * curve.high, step=step, **band)
+            band["step"] = "post" if held else None
+            axes.fill_between(curve.x, scale * curve.low, scale * curve.high, **band)
         else:  # without a common time, as after a single test: every run by itself
             for run in (run for run in group.finished if run.values.size):
                 shown.append(scale * run.values)
@@ -382,12 +384,6 @@ def _target_lines(axes: Any, comparison: Comparison, scale: float) -> None:
 def _target_text(target: str, metric: str) -> str:
     name = target_name(target, metric)
     return name if metric == ACCURACY else f"{metric} {name}"
-
-
-def _marker_positions(points: int, curve: int) -> tuple[int, int]:
-    """First marker and step, shifted so that the curves' markers do not cover each other."""
-    step = max(1, points // MARKERS_PER_CURVE)
-    return (curve * step // 4) % step, step
 
 
 def _limit(numbers: Sequence[Sequence[float]]) -> float:

@@ -26,9 +26,9 @@ from fedhp.report.claims.paper import PEAK, QUICKEST, WAITING
 from fedhp.report.claims.questions import steps_of
 from fedhp.report.claims.runs import (
     FEDHP,
-    Number,
     SuiteRuns,
     final_accuracy,
+    known_numbers,
     time_to,
     waiting_time,
 )
@@ -180,7 +180,7 @@ def _targets(data: _FigureData) -> tuple[Figure, str, str]:
     def words(panel: DataPanel, label: str) -> str:
         runs = panel.runs(label, skew)
         for target in reversed(panel.data_set.targets):
-            reached = _numbers(runs, partial(time_to, target=target))
+            reached = known_numbers(runs, partial(time_to, target=target))
             if reached and len(reached) == len(runs):
                 return f"{target_name(target)} after {number(float(np.mean(reached)))} s"
         return "no target reached in every seed" if runs else ""
@@ -193,7 +193,17 @@ def _skew(data: _FigureData) -> tuple[Figure, str, str]:
     figure, drawn = _labelled_panels(data)
     for axes, panel in drawn:
         known = set(panel.all_runs.levels(panel.data_set.key))
-        draw_skew(axes, panel, skews=[p for p in data.skews if round(p, 6) in known])
+        skews = [p for p in data.skews if round(p, 6) in known]
+        span = max(skews) - min(skews) or 1.0
+        for index, label in enumerate(panel.labels):
+            shift = 0.045 * span * _offset(index, len(panel.labels))
+            points = [(p + shift, spread) for p in skews if (spread := _final(panel, label, p))]
+            _errorbars(axes, points, style=panel.styles[label])
+        axes.set_xticks(skews, [f"{p:g}" for p in skews])
+        axes.set_xlim(min(skews) - 0.06 * span, max(skews) + 0.06 * span)
+        grid_lines(axes, "y")
+        axes.set_xlabel("non-IID level p")
+        axes.set_ylabel("final test accuracy (%)")
     _outer_labels(figure)
     how = (
         f"Final test accuracy (mean of the workers; {_final_tests(data)}) against the "
@@ -228,7 +238,7 @@ def _waiting(data: _FigureData) -> tuple[Figure, str, str]:
     how += "." if fit else "; open triangles: the paper's value is beyond the axis."
 
     def words(panel: DataPanel, label: str) -> str:
-        waits = _numbers(panel.runs(label, skew), waiting_time)
+        waits = known_numbers(panel.runs(label, skew), waiting_time)
         return f"{number(float(np.mean(waits)))} s" if waits else ""
 
     return figure, how, _alt_text(data, words)
@@ -242,12 +252,11 @@ def _steps(data: _FigureData) -> tuple[Figure, str, str]:
     axes = figure.subplots(len(panels), 2, squeeze=False)
     for (left, right), panel in zip(axes, panels, strict=True):
         left.set_title(panel.data_set.title, loc="left", pad=14)  # above the paper's mark
-        draw_steps_accuracy(left, panel, skew=skew, mark=PEAK)
-        handles = draw_steps_time(right, panel, skew=skew, mark=QUICKEST)
+        draw_steps_accuracy(left, panel, skew)
+        handles = draw_steps_time(right, panel, skew)
         if handles:
-            right.legend(
-                handles=handles, title="target", loc="center left", bbox_to_anchor=(1, 0.5)
-            )
+            beside: Any = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+            right.legend(handles=handles, title="target", **beside)
     bases = dict.fromkeys(label_base(label) for label in data.figure.algorithms)
     how = (
         f"{listed(map(label_name, bases))} with different numbers of local steps: final test "
@@ -323,7 +332,7 @@ def _alt_text(
 
 
 def _final(panel: DataPanel, label: str, skew: float) -> Interval | None:
-    return interval(_numbers(panel.runs(label, skew), final_accuracy))
+    return interval(known_numbers(panel.runs(label, skew), final_accuracy))
 
 
 def _final_words(panel: DataPanel, label: str, skew: float) -> str:
@@ -469,19 +478,6 @@ def draw_targets(
     axes.set_ylabel("completion time (s)")
 
 
-def draw_skew(axes: Any, panel: DataPanel, *, skews: Sequence[float]) -> None:
-    span = max(skews) - min(skews) or 1.0
-    for index, label in enumerate(panel.labels):
-        shift = 0.045 * span * _offset(index, len(panel.labels))
-        points = [(p + shift, spread) for p in skews if (spread := _final(panel, label, p))]
-        _errorbars(axes, points, style=panel.styles[label])
-    axes.set_xticks(list(skews), [f"{p:g}" for p in skews])
-    axes.set_xlim(min(skews) - 0.06 * span, max(skews) + 0.06 * span)
-    grid_lines(axes, "y")
-    axes.set_xlabel("non-IID level p")
-    axes.set_ylabel("final test accuracy (%)")
-
-
 def draw_waiting(axes: Any, panel: DataPanel, *, skew: float, paper: Mapping[str, float]) -> bool:
     """Mean waiting time, the paper's values as open diamonds; returns whether all of these fit."""
     waiting_bars(axes, panel.comparison(skew))
@@ -502,7 +498,7 @@ def draw_waiting(axes: Any, panel: DataPanel, *, skew: float, paper: Mapping[str
     return all(value <= limit for value in marks.values())
 
 
-def draw_steps_accuracy(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> None:
+def draw_steps_accuracy(axes: Any, panel: DataPanel, skew: float) -> None:
     for base, labels in _labels_by_algorithm(panel.labels).items():
         style = paper_styles([base])[base]
         points = [
@@ -511,11 +507,11 @@ def draw_steps_accuracy(axes: Any, panel: DataPanel, *, skew: float, mark: int) 
             if (spread := _final(panel, label, skew))
         ]
         _errorbars(axes, sorted(points, key=lambda point: point[0]), style=style)
-    _steps_axis(axes, panel, mark)
+    _steps_axis(axes, panel, PEAK)
     axes.set_ylabel("final test accuracy (%)")
 
 
-def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> list[Any]:
+def draw_steps_time(axes: Any, panel: DataPanel, skew: float) -> list[Any]:
     """Completion time against the number of local steps, a curve per target; their handles."""
     handles = []
     for labels in _labels_by_algorithm(panel.labels).values():
@@ -525,12 +521,12 @@ def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> l
             style = LineStyle(TARGET_SHADES[index], "-", TARGET_MARKERS[index])
             points = []
             for label, runs in known.items():
-                times = _numbers(runs, partial(time_to, target=target))
+                times = known_numbers(runs, partial(time_to, target=target))
                 spread = interval(times)
                 if spread is not None and len(times) == len(runs):
                     points.append((float(steps_of(label, panel.data_set)), spread))
             handles.append(_errorbars(axes, points, style=style, name=target_name(target), scale=1))
-    _steps_axis(axes, panel, mark)
+    _steps_axis(axes, panel, QUICKEST)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("completion time (s)")
     return handles
@@ -553,10 +549,6 @@ def _target_time(runs: Sequence[RunCurves], target: float) -> tuple[Interval, bo
     spread = interval(ended)
     assert spread is not None
     return spread, None in times
-
-
-def _numbers(runs: Sequence[RunCurves], number: Number) -> list[float]:
-    return [value for run in runs if (value := number(run)) is not None]
 
 
 def _labels_by_algorithm(labels: Sequence[str]) -> dict[str, list[str]]:

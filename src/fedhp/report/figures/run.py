@@ -87,7 +87,9 @@ def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
     devices, styles = run_devices(run)
     speeds = np.concatenate([round_links.speed for round_links in links])
     top = float(speeds[np.isfinite(speeds)].max(initial=0.0))
-    scale = crowd_scale(links)
+    # Lines get thinner where there are very many.
+    most = max(min(MOST_LINES, len(each.pairs)) for each in links)
+    scale = float(np.clip(CROWDED / max(1, most), 0.2, 1.0))
     across = min(3, len(links))
     down = -(-len(links) // across)
     handles = topology_handles(run, styles, speeds, scale=scale)
@@ -230,12 +232,6 @@ def _markers(
             axes.scatter(x[rows], y[rows], s=size, marker=style.marker, **options, zorder=3)
 
 
-def crowd_scale(links: Sequence[RoundLinks]) -> float:
-    """By how much lines get thinner where there are very many."""
-    lines = max(min(MOST_LINES, len(round_links.pairs)) for round_links in links)
-    return float(np.clip(CROWDED / max(1, lines), 0.2, 1.0))
-
-
 def topology_handles(
     run: RunReader, styles: dict[str, LineStyle], speeds: FloatArray, *, scale: float
 ) -> list[Any]:
@@ -267,7 +263,9 @@ def draw_timeline(
     axes: Any, run: RunReader, round_index: int, *, devices: Sequence[str], order: Sequence[str]
 ) -> list[Any]:
     """How every worker spent a round: compute, communicate, wait. Returns the legend's handles."""
-    rows = timeline_rows(devices, order)
+    # By device kind, fastest first; of very many workers an even selection.
+    ranked = sorted(range(len(devices)), key=lambda worker: order.index(devices[worker]))
+    rows = [ranked[i] for i in spread_evenly(len(ranked), MOST_TIMELINE_ROWS)]
     if run.meta("asynchronous"):
         handles, text = _draw_turns(axes, run, round_index, rows)
     else:
@@ -367,13 +365,6 @@ def _part_handles() -> list[Any]:
 
     parts = {"compute": BLUE, "communicate": ORANGE}
     return [Patch(facecolor=color, label=name) for name, color in parts.items()]
-
-
-def timeline_rows(devices: Sequence[str], order: Sequence[str]) -> list[int]:
-    """The workers of a timeline by device kind, fastest first; of very many an even selection."""
-    ranks = {kind: rank for rank, kind in enumerate(order)}
-    rows = sorted(range(len(devices)), key=lambda worker: (ranks[devices[worker]], worker))
-    return [rows[i] for i in spread_evenly(len(rows), MOST_TIMELINE_ROWS)]
 
 
 @dataclass(frozen=True, slots=True)
