@@ -13,6 +13,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,7 +69,7 @@ def save_table(run: RunReader, table: str, path: Path) -> Path:
             fix=f"write --out {path.with_suffix('.csv')}",
         )
     if path.suffix.lower() != PARQUET:
-        return save_parts(path, (part.encode() for part in table_csv(run, table)))
+        return save_parts(path, table_csv(run, table))
     if not has_parquet():
         raise RunError(
             f"{path}: Parquet files need pyarrow, which is not installed",
@@ -115,14 +116,14 @@ def export_run(
 
 
 def save_text(path: Path, text: str) -> Path:
-    return save_parts(path, [text.encode()])
+    return save_parts(path, [text])
 
 
-def save_parts(path: Path, parts: Iterable[bytes]) -> Path:
+def save_parts(path: Path, parts: Iterable[str]) -> Path:
     """Write a whole file piece by piece, and its folder if needed."""
     with storage_errors(path, option="path"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_parts(path, parts)
+        write_parts(path, (part.encode() for part in parts))
     return path
 
 
@@ -235,13 +236,8 @@ def _paired(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> R
 
 def save_frame(path: Path, types: Types, rows: Callable[[], Iterator[Rows]]) -> list[Path]:
     """Rows, a block at a time, as CSV and, where possible, Parquet; `path` has no suffix."""
-
-    def parts() -> Iterator[bytes]:
-        yield csv_text([list(types)]).encode()
-        for block in rows():
-            yield csv_text(block).encode()
-
-    paths = [save_parts(path.with_name(f"{path.name}.csv"), parts())]
+    parts = map(csv_text, chain([[list(types)]], rows()))
+    paths = [save_parts(path.with_name(f"{path.name}.csv"), parts)]
     if has_parquet():
         paths.append(_save_parquet(path.with_name(f"{path.name}.parquet"), types, rows()))
     return paths

@@ -160,7 +160,8 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
     headers += ["data\nsent", "seeds"]
     sent = partial(Combination._spread, value=attrgetter("bytes_sent"))
     columns.append(_texts(result, sent, size=True))
-    columns.append([_seeds(each) for each in result.combinations])
+    seeds = [(len(each.finished), len(each.runs)) for each in result.combinations]
+    columns.append([str(n) if n == begun else f"{n} of {begun}" for n, begun in seeds])
     cells = zip(*columns, strict=True)
     rows = [[*each.texts, *row] for each, row in zip(result.combinations, cells, strict=True)]
     several = any(len(each.finished) > 1 for each in result.combinations)
@@ -196,11 +197,6 @@ def _texts(
 
 def _sent_to(target: str, run: RunSummary) -> float | None:
     return run.bytes_to_target.get(target)
-
-
-def _seeds(combination: Combination) -> str:
-    done, started = len(combination.finished), len(combination.runs)
-    return str(done) if done == started else f"{done} of {started}"
 
 
 def read_sweep(plan: Sweep) -> SweepResult:

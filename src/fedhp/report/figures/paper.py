@@ -165,7 +165,8 @@ def _targets(data: _FigureData) -> tuple[Figure, str, str]:
     [skew] = data.skews
     figure, drawn = _labelled_panels(data)
     times = [target_times(panel, skew) for _, panel in drawn]
-    logarithmic = any(each.wide for each in times)
+    # Where a linear axis would hide the short times.
+    logarithmic = any(each.limit > WIDE_TIMES * each.least for each in times)
     for (axes, panel), each in zip(drawn, times, strict=True):
         draw_targets(axes, panel, each, logarithmic=logarithmic)
     _outer_labels(figure)
@@ -433,21 +434,17 @@ class TargetTimes:
     least: float
     limit: float
 
-    @property
-    def wide(self) -> bool:
-        """Whether a linear axis would hide the short times."""
-        return self.limit > WIDE_TIMES * self.least
-
 
 def target_times(panel: DataPanel, skew: float) -> TargetTimes:
     known = {label: panel.runs(label, skew) for label in panel.labels}
     targets = _shown_targets(panel, known) or [*panel.data_set.targets[:1]]
-    times = {
-        (index, column): _target_time(known[label], target)
-        for index, label in enumerate(panel.labels)
-        for column, target in enumerate(targets)
-        if known[label]
-    }
+    times: dict[tuple[int, int], tuple[Interval, bool]] = {}
+    for index, label in enumerate(panel.labels):
+        for column, target in enumerate(targets):
+            reached = [(time_to(run, target), run.summary.completion_time) for run in known[label]]
+            spread = interval([end if time is None else time for time, end in reached])
+            if spread is not None:
+                times[index, column] = spread, any(time is None for time, _ in reached)
     means = [time.mean for time, _ in times.values()]
     highest = [time.high or time.mean for time, late in times.values() if not late]
     # Runs that ended late without reaching the target must not squeeze the others.
@@ -537,18 +534,6 @@ def _shown_targets(panel: DataPanel, known: Mapping[str, Sequence[RunCurves]]) -
     runs = list(chain(*known.values()))
     targets = [t for t in panel.data_set.targets if any(time_to(r, t) is not None for r in runs)]
     return [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
-
-
-def _target_time(runs: Sequence[RunCurves], target: float) -> tuple[Interval, bool]:
-    """When the runs reached the target, or ended; whether any ended without reaching it."""
-    times = [time_to(run, target) for run in runs]
-    ended = [
-        run.summary.completion_time if time is None else time
-        for run, time in zip(runs, times, strict=True)
-    ]
-    spread = interval(ended)
-    assert spread is not None
-    return spread, None in times
 
 
 def _labels_by_algorithm(labels: Sequence[str]) -> dict[str, list[str]]:
