@@ -236,7 +236,8 @@ def _paired(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> R
 
 def save_frame(path: Path, types: Types, rows: Callable[[], Iterator[Rows]]) -> list[Path]:
     """Rows, a block at a time, as CSV and, where possible, Parquet; `path` has no suffix."""
-    parts = map(csv_text, chain([[list(types)]], rows()))
+    header: Rows = [tuple(types)]
+    parts = map(csv_text, chain([header], rows()))
     paths = [save_parts(path.with_name(f"{path.name}.csv"), parts)]
     if has_parquet():
         paths.append(_save_parquet(path.with_name(f"{path.name}.parquet"), types, rows()))
