@@ -31,7 +31,6 @@ class Operator:
         return list(ACTIONS) if able else []
 
     def act(self, action: str, entry: ListedRun, folder: Path, command: Command) -> str:
-        """Send a command; what the coordinator will do, in words."""
         if action not in self.actions(entry):
             raise ActionRefused(
                 f"{entry.run} cannot be changed from here",

@@ -73,8 +73,6 @@ class DashSettings:
 
 
 class Served:
-    """What the answers are made from."""
-
     def __init__(self, settings: DashSettings) -> None:
         self.settings = settings
         self.runs = RunsFolder(settings.folder)

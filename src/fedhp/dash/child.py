@@ -68,7 +68,6 @@ class DashChild:
 
 
 def main() -> None:
-    """The process: serve until standard input ends."""
     arguments = json.loads(sys.argv[1])
     with contextlib.suppress(OSError):
         os.nice(NICENESS)

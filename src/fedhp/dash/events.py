@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from fedhp.dash.history import JOINING, PRESENT, Happening, Histories
+from fedhp.dash.history import JOINING, PRESENT, Histories
 from fedhp.dash.progress import finite
 from fedhp.dash.schema import RunEvent
 from fedhp.errors import FedhpError
@@ -83,12 +83,11 @@ class EventLog:
 
     def missing(self, workers: int) -> list[str]:
         """The workers of a network run that take no part now: name and state."""
-        names, states = self.names(workers), self.states(0, last=True)
-        now = [states.get(worker, JOINING) for worker in range(workers)]
+        states = self.states(0, last=True)
         return [
             f"{name} ({state})"
-            for name, state in zip(names, now, strict=True)
-            if state not in PRESENT
+            for worker, name in enumerate(self.names(workers))
+            if (state := states.get(worker, JOINING)) not in PRESENT
         ]
 
     def states(self, round_index: int, *, last: bool) -> dict[int, str]:
@@ -105,25 +104,22 @@ class EventLog:
         if network:
             if last >= first:
                 rounds = run.table("rounds", first_round=first, columns=("round", "clock"))
-                for index, clock in zip(rounds["round"], rounds["clock"], strict=True):
+                for index, clock in zip(*rounds.values(), strict=True):
                     missing = index + 1 - len(self._clocks)  # another coordinator led them
                     self._clocks += [clock] * max(0, missing)
             happenings, replaced = self.histories.follow()
             if replaced:
                 self._start_over()
                 happenings, _ = self.histories.follow()
-            for happening in happenings:
-                self._add(self._of_history(happening))
+            for found in happenings:
+                done = min(found.round_index - 1, len(self._clocks) - 1)
+                when = {"at": found.at, "clock": self._clocks[done], "round": found.round_index}
+                self._note(found.kind, found.text, worker=found.worker, **when)
         else:
             self._find_absences(run, first)
             self._find_checkpoint()
         self._find_end(run, last, network=network)
         self._seen_round = last
-
-    def _of_history(self, happening: Happening) -> RunEvent:
-        done = min(happening.round_index - 1, len(self._clocks) - 1)
-        facts = {name: getattr(happening, name) for name in ("at", "kind", "worker", "text")}
-        return RunEvent(clock=self._clocks[done], round=happening.round_index, **facts)
 
     def _find_absences(self, run: RunReader, first: int) -> None:
         world = run.meta("experiment")["world"]
@@ -131,11 +127,9 @@ class EventLog:
             return
         rows = run.table("workers", first_round=first, columns=("round", "worker", "worker_time"))
         clocks = run.table("rounds", first_round=first, columns=("round", "clock"))
-        clock = dict(zip(clocks["round"], clocks["clock"], strict=True))
+        clock = dict(zip(*clocks.values(), strict=True))
         absent: dict[int, set[int]] = {index: set() for index in clock}
-        for index, worker, time in zip(
-            rows["round"], rows["worker"], rows["worker_time"], strict=True
-        ):
+        for index, worker, time in zip(*rows.values(), strict=True):
             if time is None and index in absent:
                 absent[index].add(worker)
         devices = run.meta("devices")
@@ -158,7 +152,10 @@ class EventLog:
             here = (status.st_ino, status.st_mtime_ns)
             if here == self._checkpoint:
                 return
-            index = int(_checkpoint_description(path)["round"])
+            with open(open_plain(path), "rb") as file:  # its description, without the arrays
+                (length,) = struct.unpack("<Q", file.read(8))
+                header = json.loads(file.read(min(length, LARGEST_HEADER)))
+            index = int(header["__metadata__"]["round"])
         except (OSError, ValueError, KeyError, TypeError, struct.error):
             return
         self._checkpoint = here
@@ -183,25 +180,12 @@ class EventLog:
 
     def _note(self, kind: str, text: str, **facts: Any) -> None:
         known = {"at": None, "clock": None, "worker": None, **facts}
-        self._add(RunEvent(kind=kind, text=text, **known))
-
-    def _add(self, event: RunEvent) -> None:
-        facts: dict[str, Any] = {"run": self.run, "number": len(self.events), **event.model_dump()}
+        event = RunEvent(kind=kind, text=text, **known)
+        place: dict[str, Any] = {"run": self.run, "number": len(self.events)}
         self.events.append(event)
-        self.encoded.append(message("event", {**facts, "log": self.log}))
+        self.encoded.append(message("event", {**place, **event.model_dump(), "log": self.log}))
 
 
 def message(kind: str, facts: dict[str, Any]) -> bytes:
     """A message of the stream; JSON has no line breaks, which would end it."""
     return f"event: {kind}\ndata: {json.dumps(finite(facts))}\n\n".encode()
-
-
-def _checkpoint_description(path: Path) -> dict[str, str]:
-    """The description at the beginning of a checkpoint, without its arrays."""
-    with open(open_plain(path), "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(min(length, LARGEST_HEADER)))
-    description = header["__metadata__"]
-    if not isinstance(description, dict):
-        raise ValueError("the checkpoint has no description")
-    return description

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from fedhp.cluster.history import events_in
 from fedhp.files import open_plain
 from fedhp.report.formatting import count, listed, seconds
 
-HISTORIES = "history-*.jsonl"
 _HISTORY = re.compile(r"history-.*\.jsonl(\.\d+)?")  # with the parts of those that have grown
 MOST_READ = 1 << 24  # bytes at a time
 LONGEST_TEXT = 500  # characters of an event
@@ -230,8 +230,6 @@ class Membership:
 
 
 class Histories:
-    """All histories next to a record, followed as they grow."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, GrowingFile] = {}
@@ -239,11 +237,12 @@ class Histories:
 
     def states(self) -> tuple[tuple[str, int, int], ...]:
         """What tells whether something was added, without reading it."""
-        return tuple(
-            (name, status.st_size, status.st_mtime_ns)
-            for name in history_files(self._folder)
-            if (status := _status(self._folder / name)) is not None
-        )
+        states = []
+        for name in history_files(self._folder):
+            with suppress(OSError):
+                status = os.lstat(self._folder / name)
+                states.append((name, status.st_size, status.st_mtime_ns))
+        return tuple(states)
 
     def follow(self) -> tuple[list[Happening], bool]:
         """What was added, and whether a file was replaced: then everything is to be read again."""
@@ -273,10 +272,3 @@ def history_files(folder: Path) -> list[str]:
             )
     except OSError:
         return []
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None

@@ -100,7 +100,6 @@ async def ask(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The process: one order, one answer."""
     from fedhp.trust import NO_TRUST, limited_to
 
     order = json.loads(sys.stdin.buffer.read())

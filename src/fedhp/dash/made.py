@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ class KeptAnswers:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[Any, tuple[Any, dict[str, Any]]] = OrderedDict()
+        self._kept: dict[Any, tuple[Any, dict[str, Any]]] = {}
 
     def get(self, key: Any, state: Any) -> dict[str, Any] | None:
         kept = self._kept.get(key)
@@ -39,8 +38,8 @@ class KeptAnswers:
 
     def keep(self, key: Any, state: Any, answer: dict[str, Any]) -> dict[str, Any]:
         self._kept[key] = state, answer
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        if len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
         return answer
 
 
@@ -62,8 +61,6 @@ class MadeAnswers:
 
 
 class Replays(MadeAnswers):
-    """What if, for all runs."""
-
     def __init__(self) -> None:
         super().__init__(64, "another replay is being made", "one replay at a time")
 

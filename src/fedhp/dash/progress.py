@@ -55,18 +55,12 @@ class NoSuchRound(RunError):
     """A round or a worker that is not in the record."""
 
 
-def details(
-    entry: schema.ListedRun,
-    run: RunReader,
-    *,
-    names: list[str],
-    missing: list[str],
-    actions: list[str],
-) -> schema.RunDetails:
+def details(entry: schema.ListedRun, run: RunReader, **others: list[str]) -> schema.RunDetails:
+    """`others`: the names of the workers, those that are missing, and the actions."""
     evaluation = run.meta("experiment")["evaluation"]
     return schema.RunDetails(
         **entry.model_dump(),
-        names=names,
+        **others,
         devices=list(run.meta("devices") or ()),
         samples=list(run.meta("samples") or ()),
         targets=list(evaluation["targets"]),
@@ -75,8 +69,6 @@ def details(
         description=[
             schema.NamedFact(name=name, value=str(fact)) for name, fact in describe_run(run)
         ],
-        missing=missing,
-        actions=actions,
     )
 
 
@@ -92,22 +84,19 @@ def progress(run: RunReader, *, after: int) -> schema.ProgressColumns:
         sent = run.table("rounds", columns=("round", "bytes_sent"))
         paces = read_paces(run, first_round=first)
     before = sum(size for index, size in _rows(sent, "round", "bytes_sent") if index < first)
-    worst = dict(_rows(spread, "round", "lowest"))
-    best = dict(_rows(spread, "round", "highest"))
     tested = _rows(losses, "round", "whole", "loss")
-    loss = {index: value for index, whole, value in tested if not whole}
-    indices = tests["round"]
+    of_test: dict[str, dict[int, float]] = {
+        "worst": dict(_rows(spread, "round", "lowest")),
+        "best": dict(_rows(spread, "round", "highest")),
+        "low": {index: low for index, (low, _) in quantiles.items()},
+        "high": {index: high for index, (_, high) in quantiles.items()},
+        "loss": {index: value for index, whole, value in tested if not whole},
+    }
     return schema.ProgressColumns(
         rounds={**rounds, **{name: [getattr(p, name) for p in paces] for name in PACE_COLUMNS}},
         tests={
             **{name: tests[name] for name in ("round", "clock", "accuracy", "mean_model_accuracy")},
-            "worst": [worst.get(index) for index in indices],
-            "best": [best.get(index) for index in indices],
-            **{
-                name: [quantiles.get(index, (None, None))[edge] for index in indices]
-                for edge, name in enumerate(("low", "high"))
-            },
-            "loss": [loss.get(index) for index in indices],
+            **{name: [v.get(index) for index in tests["round"]] for name, v in of_test.items()},
         },
         bytes_before=before,
         behind=behind,
@@ -132,8 +121,7 @@ def _behind(run: RunReader) -> schema.WorkersBehind | None:
     behind = workers_behind(run)
     if behind is None:
         return None
-    table = run.table("evaluations", columns=("round", "clock"))
-    clock = dict(zip(table["round"], table["clock"], strict=True))
+    clock = dict(_rows(run.table("evaluations"), "round", "clock"))
     tests: dict[str, list[Any]] = {name: [] for name in ("round", "clock", "worker", "accuracy")}
     for worker in behind.workers[:MOST_DRAWN]:
         own = run.worker_rows("worker_evaluations", worker, columns=("round", "worker", "accuracy"))
@@ -188,16 +176,11 @@ def turns(run: RunReader, round_index: int) -> schema.Turns:
     )
 
 
-def round_in_record(run: RunReader, round_index: int | None) -> int:
-    """The round, the last one for None; NoSuchRound if the record does not have it."""
+def round_in_record(run: RunReader, round_index: int) -> int:
+    """The round; NoSuchRound if the record does not have it."""
     last = run.rounds_done
-    if round_index is None and last:
-        return last
-    if (
-        round_index is None
-        or not 1 <= round_index <= last
-        or not run.table("rounds", round_index=round_index, columns=("round",))["round"]
-    ):
+    recorded = run.table("rounds", round_index=round_index, columns=("round",))["round"]
+    if not recorded or not 1 <= round_index <= last:
         raise NoSuchRound(
             f"round {round_index} is not in the record" if last else "no round is committed yet",
             allowed=f"a round from 1 to {last}" if last else "a run with a committed round",

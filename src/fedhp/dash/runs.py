@@ -101,34 +101,28 @@ class RunsFolder:
             fix="choose one of the list; it may have been removed meanwhile",
         )
 
-    def names(self) -> list[str]:
-        return sorted(self._find())
-
     def _find(self) -> Iterator[str]:
         if is_record(self.top):
             yield ITSELF
             return
         found = seen = 0
-        folders = [(self.top, "", 0)]
+        folders: list[tuple[str, ...]] = [()]  # by the parts of their names
         while folders and found < MOST_RUNS and seen < MOST_FOLDERS:
-            folder, name, depth = folders.pop()
+            parts = folders.pop()
+            folder = self.top.joinpath(*parts)
             seen += 1
-            if name and is_record(folder):
+            if parts and is_record(folder):
                 found += 1
-                yield name
-                continue
-            if depth < MOST_DEPTH:
-                folders += [
-                    (folder / below, f"{name}/{below}" if name else below, depth + 1)
-                    for below in _folders_in(folder)
-                ]
+                yield "/".join(parts)
+            elif len(parts) < MOST_DEPTH:
+                folders += [(*parts, below) for below in _folders_in(folder)]
 
     def listing(self) -> list[ListedRun]:
         """All runs, live ones first, then the newest."""
-        names = self.names()
+        names = set(self._find())
         entries = [entry for name in names if (entry := self.entry(name)) is not None]
         with self._lock:
-            for gone in self._entries.keys() - set(names):
+            for gone in self._entries.keys() - names:
                 del self._entries[gone]
         return sorted(entries, key=lambda entry: (not entry.live, -entry.changed, entry.run))
 
@@ -156,8 +150,9 @@ class RunsFolder:
             with RunReader(folder) as reader, reader.snapshot():
                 return entry_of(run, reader, changed=state.changed)
         except Exception as error:  # whatever one record holds, the others are listed
-            text, begins = self.without_place(problem_of(error)), is_held(folder) is True
-            return _unreadable(run, text, changed=state.changed, begins=begins)
+            text = f"the record is not whole ({type(error).__name__}: {error})"
+            text = self.without_place(error.problem if isinstance(error, FedhpError) else text)
+            return _unreadable(run, text, changed=state.changed, begins=is_held(folder) is True)
 
     def without_place(self, text: str) -> str:
         """A message without where the folder is on this machine."""
@@ -168,10 +163,11 @@ def entry_of(run: str, reader: RunReader, *, changed: float) -> ListedRun:
     reader.check_sealed()
     last, test = reader.last_row("rounds"), reader.last_row("evaluations")
     status, label = reader.status, str(reader.meta("label"))
+    own_names = read_names(reader.folder.parent.parent)  # the user's, in a comparison
     experiment = reader.meta("experiment")
     return ListedRun(
         run=run,
-        label=shown_label(reader.folder, label),
+        label=own_names.get(label) or label_name(label),
         algorithm=str(reader.meta("algorithm")),
         seed=reader.meta("seed"),
         status=status,
@@ -186,13 +182,6 @@ def entry_of(run: str, reader: RunReader, *, changed: float) -> ListedRun:
         accuracy=None if test is None else test["accuracy"],
         changed=changed,
     )
-
-
-def shown_label(folder: Path, label: str) -> str:
-    """The user's name for a label in a comparison, else the usual one."""
-    parents = folder.parents
-    own = read_names(parents[1]).get(label) if len(parents) > 1 else None
-    return own or label_name(label)
 
 
 def _unreadable(run: str, problem: str, *, changed: float, begins: bool) -> ListedRun:
@@ -230,9 +219,3 @@ def _folders_in(folder: Path) -> list[str]:
             ]
     except OSError:
         return []
-
-
-def problem_of(error: Exception) -> str:
-    if isinstance(error, FedhpError):
-        return error.problem
-    return f"the record is not whole ({type(error).__name__}: {error})"

@@ -11,20 +11,18 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedhp.dash.answers import problem_response
 from fedhp.errors import ConfigError
 from fedhp.tables import COMMAND_LINE
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 COOKIE = "fedhp_dash"
@@ -70,16 +68,13 @@ class Access:
     def knows_host(self, header: str) -> bool:
         """Whether a Host header names this server; its port does not matter."""
         name = host_name(header)
-        if name in self.hosts:
-            return True
-        return self.any_address and is_address(name)
+        return name in self.hosts or (self.any_address and is_address(name))
 
 
 def same_text(given: str, expected: str) -> bool:
     """Compare in constant time; the hash hides the length too."""
-    first = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
-    second = hashlib.sha256(expected.encode("utf-8", "surrogatepass")).digest()
-    return hmac.compare_digest(first, second)
+    texts = (text.encode("utf-8", "surrogatepass") for text in (given, expected))
+    return hmac.compare_digest(*(hashlib.sha256(text).digest() for text in texts))
 
 
 def host_name(header: str) -> str:
@@ -104,9 +99,7 @@ def is_address(name: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server at this host."""
-    if host == "localhost":
-        return True
-    return is_address(host) and ipaddress.ip_address(host).is_loopback
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def new_token() -> str:
@@ -121,10 +114,9 @@ def read_token(file: Path) -> str:
         raise _wrong_token(file, f"cannot be read: {error}") from None
     if mode & 0o077:
         raise _wrong_token(file, "can be read or written by other users of this machine")
-    if not LEAST_TOKEN <= len(text) <= LARGEST_TOKEN or not text.isascii() or " " in text:
+    word = text.isascii() and text.isprintable() and " " not in text
+    if not word or not LEAST_TOKEN <= len(text) <= LARGEST_TOKEN:
         raise _wrong_token(file, f"does not hold one word of {LEAST_TOKEN} characters or more")
-    if not text.isprintable():
-        raise _wrong_token(file, "holds more than one line")
     return text
 
 
@@ -140,13 +132,10 @@ def _wrong_token(file: Path, problem: str) -> ConfigError:
 
 
 class SecurityMiddleware:
-    """Around everything that is served."""
-
-    def __init__(self, app: App, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on and add the headers."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -165,7 +154,7 @@ class SecurityMiddleware:
 
     def _refusal(
         self, method: str, path: str, headers: Mapping[str, str], *, hosts: int
-    ) -> App | None:
+    ) -> ASGIApp | None:
         access = self._access
         if hosts != 1 or not access.knows_host(headers["host"]):
             return problem_response(
@@ -182,15 +171,14 @@ class SecurityMiddleware:
                 allowed="requests of the page of this server, and of programs",
                 fix="open the page at this address",
             )
-        if method not in ("GET", "HEAD"):
-            refusal = self._post_refusal(method, path, headers)
-            if refusal is not None:
-                return refusal
+        reads = method in ("GET", "HEAD")
+        if not reads and (refusal := self._post_refusal(method, path, headers)) is not None:
+            return refusal
         if access.read_token and path not in OPEN_PATHS and not self._has_token(headers):
             return _sign_in(method, path, headers)
         return None
 
-    def _post_refusal(self, method: str, path: str, headers: Mapping[str, str]) -> App | None:
+    def _post_refusal(self, method: str, path: str, headers: Mapping[str, str]) -> ASGIApp | None:
         if method != "POST":
             return problem_response(405, f"{method} is not used here", allowed="GET, POST")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -217,9 +205,9 @@ class SecurityMiddleware:
         return site not in ("same-origin", "none") or headers.get("origin", own).lower() != own
 
     def _has_token(self, headers: Mapping[str, str]) -> bool:
-        if self._access.is_token(bearer(headers)):
-            return True
-        return any(self._access.is_cookie(value) for value in _cookies(headers, COOKIE))
+        parts = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        cookies = [value for name, _, value in parts if name == COOKIE]
+        return self._access.is_token(bearer(headers)) or any(map(self._access.is_cookie, cookies))
 
 
 def bearer(headers: Mapping[str, str]) -> str:
@@ -232,17 +220,8 @@ def posted_token(body: bytes) -> str:
     return fields.get("token", [""])[0].strip()
 
 
-def _cookies(headers: Mapping[str, str], name: str) -> Iterable[str]:
-    for part in headers.get("cookie", "").split(";"):
-        key, _, value = part.strip().partition("=")
-        if key == name:
-            yield value
-
-
-def _sign_in(method: str, path: str, headers: Mapping[str, str]) -> App:
+def _sign_in(method: str, path: str, headers: Mapping[str, str]) -> ASGIApp:
     if method in ("GET", "HEAD") and path == "/" and "text/html" in headers.get("accept", ""):
-        from starlette.responses import RedirectResponse
-
         return RedirectResponse(LOGIN, status_code=303)
     return problem_response(
         401,
@@ -254,13 +233,11 @@ def _sign_in(method: str, path: str, headers: Mapping[str, str]) -> App:
 
 
 def _with_headers(send: Send, *, api: bool) -> Send:
-    async def secured(message: MutableMapping[str, Any]) -> None:
+    async def secured(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
-            present = {name.lower() for name, _ in message.get("headers", ())}
-            if b"cache-control" not in present:
-                headers.append((b"cache-control", b"no-store" if api else b"no-cache"))
-            message = {**message, "headers": [*message.get("headers", ()), *headers]}
+            headers = MutableHeaders(scope=message)
+            headers.update(HEADERS)
+            headers.setdefault("cache-control", "no-store" if api else "no-cache")
         await send(message)
 
     return secured

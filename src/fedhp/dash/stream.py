@@ -12,7 +12,6 @@ import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fedhp.dash.events import EventLog, message
@@ -31,33 +30,22 @@ MOST_WATCHED = 64  # runs in one stream
 POSITION = re.compile(r"[0-9a-f]{8}-[0-9]{1,9}\.[0-9]{1,9}|-")
 
 
-class Viewer:
-    def __init__(self) -> None:
-        self.news = asyncio.Event()
-
-
-@dataclass(slots=True)
-class Watched:
-    entry: ListedRun | None = None
-    update: bytes = b""  # the last message about its rounds
-    version: int = 0  # how many of them there were
-    read: bool = False
-
-
 class Watcher:
-    """Looks for news while somebody watches."""
+    """Looks for news while somebody watches; a viewer is the event that wakes it."""
 
     def __init__(self, runs: RunsFolder) -> None:
         self._runs = runs
-        self._viewers: set[Viewer] = set()
+        self._viewers: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
+        self.update = b""  # the last message about the rounds of a run, or about the list
+        self.version = 0  # how many of them there were
 
-    def add(self, viewer: Viewer) -> None:
+    def add(self, viewer: asyncio.Event) -> None:
         self._viewers.add(viewer)
         if self._task is None:
             self._task = asyncio.create_task(self._watch())
 
-    def remove(self, viewer: Viewer) -> bool:
+    def remove(self, viewer: asyncio.Event) -> bool:
         """One viewer less; whether nobody is left."""
         self._viewers.discard(viewer)
         if not self._viewers and self._task is not None:
@@ -67,7 +55,7 @@ class Watcher:
 
     def _tell(self) -> None:
         for viewer in self._viewers:
-            viewer.news.set()
+            viewer.set()
 
     async def _watch(self) -> None:
         raise NotImplementedError
@@ -77,7 +65,8 @@ class RunWatcher(Watcher):
     def __init__(self, runs: RunsFolder, log: EventLog) -> None:
         super().__init__(runs)
         self.log = log
-        self.seen = Watched()
+        self.read = False
+        self._entry: ListedRun | None = None
         self._state: RecordState | None = None
         self._histories: object = None
         self._looked = float("-inf")
@@ -86,10 +75,13 @@ class RunWatcher(Watcher):
         while True:
             started = time.monotonic()
             if self._has_changed(started):
-                before = self.seen.version, len(self.log.events)
-                entry = await asyncio.to_thread(self._read)
-                self._take(entry)
-                if (self.seen.version, len(self.log.events)) != before:
+                before = self.version, len(self.log.events)
+                self._entry = await asyncio.to_thread(self._read)
+                update = message("round", round_facts(self.log, self._entry))
+                if not self.read or update != self.update:
+                    self.update, self.version = update, self.version + 1
+                self.read = True
+                if (self.version, len(self.log.events)) != before:
                     self._tell()
                 await asyncio.sleep(max(LOOK_SECONDS, READ_SECONDS - time.monotonic() + started))
             else:
@@ -104,22 +96,15 @@ class RunWatcher(Watcher):
         before = self._state, self._histories
         fresh = self._state is not None and self._state.is_fresh
         self._state, self._histories = state, histories
-        live = self.seen.entry is not None and self.seen.entry.live
+        live = self._entry is not None and self._entry.live
         if live and now - self._looked > HISTORY_SECONDS:  # its process may be gone
             self._looked = now
             return True
-        return fresh or before != (state, histories) or not self.seen.read
+        return fresh or before != (state, histories) or not self.read
 
     def _read(self) -> ListedRun | None:
         self.log.update()
         return self._runs.entry(self.log.run)
-
-    def _take(self, entry: ListedRun | None) -> None:
-        facts = round_facts(self.log, entry)
-        update = message("round", facts)
-        if not self.seen.read or update != self.seen.update:
-            self.seen.update, self.seen.version = update, self.seen.version + 1
-        self.seen.entry, self.seen.read = entry, True
 
 
 def round_facts(log: EventLog, entry: ListedRun | None) -> dict[str, Any]:
@@ -137,7 +122,6 @@ class ListWatcher(Watcher):
     def __init__(self, runs: RunsFolder) -> None:
         super().__init__(runs)
         self._known: dict[str, ListedRun] | None = None
-        self.version, self.update = 0, b""
         self._whole: tuple[int, bytes] | None = None
 
     def whole(self) -> bytes:
@@ -152,7 +136,7 @@ class ListWatcher(Watcher):
         runs = [entry.model_dump() for entry in entries]
         return message("runs", {"folder": self._runs.name, "runs": runs, "removed": removed})
 
-    def remove(self, viewer: Viewer) -> bool:
+    def remove(self, viewer: asyncio.Event) -> bool:
         """As in Watcher; nobody left: the next one begins with a new look."""
         nobody = super().remove(viewer)
         if nobody:
@@ -187,7 +171,7 @@ class Streams:
 
     async def stream(self, names: Sequence[str], *, last_id: str = "") -> AsyncIterator[bytes]:
         """The messages of a viewer of these runs, from where the last id says on."""
-        viewer = Viewer()
+        viewer = asyncio.Event()
         watchers = [self._watcher(name) for name in names]
         self.viewers += 1
         try:
@@ -209,21 +193,21 @@ class Streams:
         return self._watchers[name]
 
     async def _messages(
-        self, viewer: Viewer, watchers: Sequence[RunWatcher], last_id: str
+        self, viewer: asyncio.Event, watchers: Sequence[RunWatcher], last_id: str
     ) -> AsyncIterator[bytes]:
         yield f"retry: {RETRY_MILLISECONDS}\n: fedhp\n\n".encode()
         positions = dict(zip(watchers, parse_positions(last_id, len(watchers)), strict=True))
         versions = dict.fromkeys(watchers, -1)
         listed = -1
-        viewer.news.set()
+        viewer.set()
         while True:
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await viewer.news.wait()
+                    await viewer.wait()
             except TimeoutError:
                 yield b": still here\n\n"
                 continue
-            viewer.news.clear()
+            viewer.clear()
             chunks: list[bytes] = []
             if listed < 0 and (whole := self._list.whole()):
                 listed = self._list.version
@@ -234,15 +218,15 @@ class Streams:
                 listed = self._list.version
                 chunks.append(self._list.update if last else self._list.whole())
             for watcher in watchers:
-                if not watcher.seen.read:
+                if not watcher.read:
                     continue
                 log, position = positions[watcher] or ("", -1)
                 if log != watcher.log.log or position > len(watcher.log.events):
                     # Another list, or the first connection: the page reads what there is.
                     position = len(watcher.log.events)
-                if versions[watcher] != watcher.seen.version:
-                    versions[watcher] = watcher.seen.version
-                    chunks.append(watcher.seen.update)
+                if versions[watcher] != watcher.version:
+                    versions[watcher] = watcher.version
+                    chunks.append(watcher.update)
                 events, position = watcher.log.messages(position)
                 chunks.append(events)
                 positions[watcher] = watcher.log.log, position

@@ -20,9 +20,11 @@ def worker_table(run: RunReader, log: EventLog, *, round_index: int, last: int) 
         table = run.table("workers", round_index=round_index)
         roles = run.table("participation", round_index=round_index)
         table["transfer_time"] = transfer_times(run, table)
-        tested = _last_test(run, round_index)
+        tests = run.last_of_workers("worker_evaluations", "accuracy", last_round=round_index)
     rows = {worker: row for row, worker in enumerate(table["worker"])}
     role = dict(zip(roles["worker"], roles["role"], strict=True))
+    results = zip(tests["accuracy"], tests["round"], strict=True)
+    tested = dict(zip(tests["worker"], results, strict=True))
     names, devices = log.names(workers), list(run.meta("devices") or ())
     samples = list(run.meta("samples") or ())
     states = log.states(round_index, last=round_index >= last)
@@ -72,7 +74,7 @@ def worker_history(run: RunReader, log: EventLog, worker: int) -> WorkerHistory:
         tests = run.worker_rows("worker_evaluations", worker, columns=("round", "accuracy"))
         clocks = run.table("rounds", columns=("round", "clock"))
         last = run.rounds_done
-    clock = dict(zip(clocks["round"], clocks["clock"], strict=True))
+    clock = dict(zip(*clocks.values(), strict=True))
     devices = list(run.meta("devices") or ())
     away = bool(rounds["worker_time"]) and rounds["worker_time"][-1] is None
     state = log.states(last, last=True).get(worker, JOINING)
@@ -85,10 +87,3 @@ def worker_history(run: RunReader, log: EventLog, worker: int) -> WorkerHistory:
         tests={**tests, "clock": [clock.get(index) for index in tests["round"]]},
         events=log.about(worker),
     )
-
-
-def _last_test(run: RunReader, round_index: int) -> dict[int, tuple[float, int]]:
-    """The accuracy of each worker's own last test up to a round, and the round of the test."""
-    table = run.last_of_workers("worker_evaluations", "accuracy", last_round=round_index)
-    rows = zip(table["worker"], table["accuracy"], table["round"], strict=True)
-    return {worker: (accuracy, index) for worker, accuracy, index in rows}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedhp.record.reader import RunReader
-from fedhp.report.formatting import ACCURACY, count, listed, number, score
+from fedhp.report.formatting import ACCURACY, count, from_to, listed, number, score
 
 LEAST_WORKERS = 3
 LEAST_GAP = 0.1  # behind the median: of an accuracy; of another metric a share of the median
@@ -46,11 +46,14 @@ def workers_behind(run: RunReader) -> Behind | None:
     rows = rows[np.argsort(-gaps[rows], kind="stable")]
     workers = tuple(int(tests["worker"][row]) for row in rows)
     verb, plural = ("is", "") if len(workers) == 1 else ("are", "s")
+    least_gap = float(gaps[rows].min())
+    points = math.floor(round(100 * least_gap, 6))
+    gap = f"{points - points % POINT_STEP} points" if metric == ACCURACY else number(least_gap)
     # The worst are named if not all can be; their numbers are easier to find in order.
     named = [str(worker) for worker in sorted(workers[:MOST_NAMED])]
     text = (
         f"{len(workers)} of {count(int(known.sum()), 'worker')} {verb} more than "
-        f"{_gap_words(float(gaps[rows].min()), metric)} behind the median "
+        f"{gap} behind the median "
         f"({score(median, metric)}) in the test of round {last['round']}: worker{plural} "
         f"{listed(named, most=MOST_NAMED, total=len(workers))}"
         f"{_link_words(run, last['round'], workers)}."
@@ -58,20 +61,12 @@ def workers_behind(run: RunReader) -> Behind | None:
     return Behind(workers, text)
 
 
-def _gap_words(gap: float, metric: str) -> str:
-    if metric != ACCURACY:
-        return number(gap)
-    points = math.floor(round(100 * gap, 6))
-    return f"{points - points % POINT_STEP} points"
-
-
 def _link_words(run: RunReader, round_index: int, workers: tuple[int, ...]) -> str:
     table = run.table("workers", round_index=round_index, columns=("worker", "links"))
-    links = dict(zip(table["worker"], table["links"], strict=True))
+    links = dict(zip(*table.values(), strict=True))
     own = [links[worker] for worker in workers if worker in links]
     if not own:
         return ""
-    low, high = min(own), max(own)
-    text = count(low, "link") if low == high else f"{low} to {high} links"
+    text = f"{from_to(own)} link{'' if {*own} == {1} else 's'}"
     usual = f"{np.median(list(links.values())):g}"
     return f"; {'they have' if len(workers) > 1 else 'it has'} {text}, the median worker {usual}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedhp.algorithms.base import about
 from fedhp.record.reader import RunReader
-from fedhp.report.formatting import count, data_size, target_name, time_name
+from fedhp.report.formatting import count, data_size, from_to, target_name, time_name
 
 MOST_PRIVATE = 10  # workers whose own samples are listed
 MOST_SCALED = 4  # channels whose scaling is shown
@@ -21,6 +21,9 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
     experiment = run.meta("experiment")
     training, world = experiment["training"], experiment["world"]
     rate = run.meta("learning_rate") or training["learning_rate"]  # earlier records: only this
+    epochs, local = training.get("local_epochs"), count(training["local_steps"], "local step")
+    if epochs is not None:
+        local = f"{epochs:g} local epoch{'' if epochs == 1 else 's'}"
     own_task = experiment["task"]["name"] != "classification"
     share = run.meta("transfer_share") or 1.0  # of a compressed model, or with what is carried
     facts = [
@@ -40,7 +43,7 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
         (
             "training",
             f"{_optimizer(experiment)}learning rate {rate:g}{_schedule(training)}, "
-            f"batch {training['batch_size']}{_samples(experiment)}, {_local(training)} "
+            f"batch {training['batch_size']}{_samples(experiment)}, {local} "
             f"if the algorithm does not choose",
         ),
         ("evaluation", _evaluation(experiment["evaluation"], run.meta("metric"))),
@@ -73,13 +76,6 @@ def _schedule(training: Mapping[str, Any]) -> str:
     warmup = training.get("warmup", 0.0)
     length = f"{warmup:g} s" if by_time else count(int(warmup), "round")
     return text + (f" (warm-up of {length})" if warmup else "")
-
-
-def _local(training: Mapping[str, Any]) -> str:
-    epochs = training.get("local_epochs")
-    if epochs is None:
-        return count(training["local_steps"], "local step")
-    return f"{epochs:g} local epoch{'' if epochs == 1 else 's'}"
 
 
 def _samples(experiment: Mapping[str, Any]) -> str:
@@ -204,8 +200,8 @@ def _data(experiment: Mapping[str, Any], samples: list[int], private: Sequence[i
 
 
 def _on_workers(samples: Sequence[int]) -> str:
-    each = f"{min(samples)} to {max(samples)}" if min(samples) < max(samples) else f"{samples[0]}"
-    return f"{count(sum(samples), 'sample')} on {count(len(samples), 'worker')}, {each} each"
+    workers = count(len(samples), "worker")
+    return f"{count(sum(samples), 'sample')} on {workers}, {from_to(samples)} each"
 
 
 def _scaling(scaling: Mapping[str, Sequence[float]] | None) -> str:

@@ -7,7 +7,6 @@ Every number is read from the record; which sentences appear depends on what the
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedhp.algorithms.base import about
@@ -44,6 +43,46 @@ VERDICT_MEANINGS = {
     LinkVerdict.TREE.word: "carries the sum of a group average",
     LinkVerdict.SCHEDULED.word: "one of the links that the topology has in this round",
 }
+FIT = (
+    "Each worker gets as many local steps as fit into {deadline}, together with the transfer over "
+    "its slowest link"
+)
+FIXED = "Every worker takes {taken}, independent of its speed."
+LOCAL = "Local phase: {taken}, and one more before the exchange."
+SCORED = (
+    "Every worker takes {taken}. First stage: it scores {peers} random peers and averages the best "
+    "{keep}."
+)
+DRAWN = (
+    "Every worker takes {taken}. Second stage: it averages with {keep} random peers of those it "
+    "kept more often than by chance."
+)
+# What set the steps; by other rules the words of the record.
+RULES = {
+    StepRule.OPT: "{fit}. Of {tried} deadlines tried, this one gives the least time per step (rule "
+    "opt; the pace of {pace} is only recorded).",
+    StepRule.FILL_PACE: "{fit}. The fastest worker needs this long for the pace of {pace} (rule "
+    "fill).",
+    StepRule.FILL_ONE_STEP: "{fit}. The slowest worker needs this long for a single step. The "
+    "fastest would finish the pace of {pace} earlier, so the others fill the time (rule fill).",
+    StepRule.LITERAL: "As printed in the paper: with {least_pace} ({source}) the fastest worker "
+    "would finish after {deadline}. The others get the steps that fit into that time, but at least "
+    "one, even if it takes longer.",
+    **dict.fromkeys((StepRule.FIXED_STEPS, StepRule.FIXED_EPOCHS), FIXED),
+    **dict.fromkeys((StepRule.LOCAL_PHASE, StepRule.EPOCH_PHASE), LOCAL),
+    StepRule.COMMUNICATING_PHASE: "Communicating phase: one step, then the exchange.",
+    **dict.fromkeys((StepRule.PEERS_SCORED, StepRule.PEERS_SCORED_EPOCHS), SCORED),
+    **dict.fromkeys((StepRule.PEERS_DRAWN, StepRule.PEERS_DRAWN_EPOCHS), DRAWN),
+    StepRule.ASYNCHRONOUS: "Asynchronous: each worker trains when it is ready, then averages with "
+    "one random neighbor.",
+    StepRule.SHARED_MODEL: "The limit: there is one model, every finished step of any worker moves "
+    "it at once, and links cost nothing.",
+    StepRule.GROUP_START: "Everyone trains for {deadline}; nothing is exchanged yet.",
+    StepRule.GROUP_OVERLAP: "Everyone trains during the transfer, and then for {deadline} until "
+    "the deadline.{carried}",
+    StepRule.GROUP_WAIT: "Everyone waits for the transfer, then trains for {deadline} until the "
+    "deadline.{carried}",
+}
 ON_TIME = 0.02  # of the planned time: less than this is not worth a reason
 
 
@@ -56,12 +95,16 @@ class Paragraph:
 def explain_round(run: RunReader, round_index: int) -> list[Paragraph]:
     view = read_round(run, round_index)
     of = f" of {view.num_rounds}" if view.num_rounds else ""
+    some = (
+        f" All counts are exact. The record keeps {len(view.links):,} of the {view.links_known:,} "
+        "links one by one, among them the slowest of every worker and verdict."
+    )
     texts = {
         f"Round {view.round_index}{of}": _overview(view),
         "Steps": _steps(view),
         "Pace": _pace(view),
         "Group": _group(view),
-        "Links": _links(view) + ("" if view.complete else _selection(view)),
+        "Links": _links(view) + ("" if view.complete else some),
         "Distance": _distance(view),
         "Waiting": _waiting(view),
         "Away": _away(view),
@@ -139,78 +182,18 @@ def _rule_words(view: RoundView) -> str:
         known = "" if deadline is None else f" Deadline: {seconds(deadline)}."
         return sentence(view.reason_text) + known
     numbers = view.reason.numbers
-    carried = "" if view.network else " An unfinished step is continued in the next round."
-    pace = f"{view.facts.get('pace_steps') or 0.0:.3g} steps"
-    fit = f"Each worker gets as many local steps as fit into {seconds(deadline)}, together with "
-    fit += "the transfer over its slowest link"
-    match view.reason.rule:
-        case StepRule.OPT:
-            return (
-                f"{fit}. Of {numbers['tried']} deadlines tried, this one gives the least time per "
-                f"step (rule opt; the pace of {pace} is only recorded)."
-            )
-        case StepRule.FILL_PACE:
-            return f"{fit}. The fastest worker needs this long for the pace of {pace} (rule fill)."
-        case StepRule.FILL_ONE_STEP:
-            return (
-                f"{fit}. The slowest worker needs this long for a single step. The fastest would "
-                f"finish the pace of {pace} earlier, so the others fill the time (rule fill)."
-            )
-        case StepRule.LITERAL:
-            raw = view.facts.get("raw_pace")
-            source = "the start value" if raw is None else f"the formula gives {number(raw)}"
-            steps = count(max(1, int(view.facts.get("pace_steps") or 1)), "step")
-            return (
-                f"As printed in the paper: with {steps} ({source}) the fastest worker would finish "
-                f"after {seconds(deadline)}. The others get the steps that fit into that time, but "
-                f"at least one, even if it takes longer."
-            )
-        case StepRule.FIXED_STEPS | StepRule.FIXED_EPOCHS:
-            return f"Every worker takes {_taken(numbers)}, independent of its speed."
-        case StepRule.LOCAL_PHASE | StepRule.EPOCH_PHASE:
-            return f"Local phase: {_taken(numbers)}, and one more before the exchange."
-        case StepRule.COMMUNICATING_PHASE:
-            return "Communicating phase: one step, then the exchange."
-        case StepRule.PEERS_SCORED | StepRule.PEERS_SCORED_EPOCHS:
-            return (
-                f"Every worker takes {_taken(numbers)}. First stage: it scores "
-                f"{numbers['peers']} random peers and averages the best {numbers['keep']}."
-            )
-        case StepRule.PEERS_DRAWN | StepRule.PEERS_DRAWN_EPOCHS:
-            return (
-                f"Every worker takes {_taken(numbers)}. Second stage: it averages with "
-                f"{numbers['keep']} random peers of those it kept more often than by chance."
-            )
-        case StepRule.ASYNCHRONOUS:
-            return (
-                "Asynchronous: each worker trains when it is ready, then averages with one random "
-                "neighbor."
-            )
-        case StepRule.DELIVERY | StepRule.GATHERING:
-            return sentence(view.reason_text)
-        case StepRule.SHARED_MODEL:
-            return (
-                "The limit: there is one model, every finished step of any worker moves it at "
-                "once, and links cost nothing."
-            )
-        case StepRule.GROUP_START:
-            return f"Everyone trains for {seconds(deadline)}; nothing is exchanged yet."
-        case StepRule.GROUP_OVERLAP:
-            return (
-                f"Everyone trains during the transfer, and then for {seconds(deadline)} until the "
-                f"deadline.{carried}"
-            )
-        case StepRule.GROUP_WAIT:
-            return (
-                f"Everyone waits for the transfer, then trains for {seconds(deadline)} until the "
-                f"deadline.{carried}"
-            )
-
-
-def _taken(numbers: Mapping[str, int]) -> str:
-    if "steps" in numbers:
-        return f"{numbers['steps']} steps"
-    return f"the local epochs of its own samples ({numbers['least']} to {numbers['most']} steps)"
+    raw, pace = view.facts.get("raw_pace"), view.facts.get("pace_steps")
+    epochs = "the local epochs of its own samples ({least} to {most} steps)"
+    words = {
+        "deadline": seconds(deadline),
+        "pace": f"{pace or 0.0:.3g} steps",
+        "least_pace": count(max(1, int(pace or 1)), "step"),
+        "source": "the start value" if raw is None else f"the formula gives {number(raw)}",
+        "carried": "" if view.network else " An unfinished step is continued in the next round.",
+    }
+    text = RULES.get(view.reason.rule) or sentence(view.reason_text)
+    text = text.replace("{taken}", "{steps} steps" if "steps" in numbers else epochs)
+    return text.replace("{fit}", FIT).format(**numbers, **words)
 
 
 def _steps_by_device(view: RoundView) -> str:
@@ -218,19 +201,18 @@ def _steps_by_device(view: RoundView) -> str:
     if len({worker.local_steps for worker in workers}) == 1:
         return f"Steps: {workers[0].local_steps} for every worker."
     by_name = sorted({worker.device for worker in workers})  # of equal times in this order
-    kinds = sorted(by_name, key=lambda kind: _step_time(view, kind))
+
+    def step_time(kind: str) -> float:
+        times = [w.step_time for w in workers if w.device == kind and w.step_time is not None]
+        return sum(times) / len(times) if times else float("inf")
+
     parts = []
-    for kind in kinds:
+    for kind in sorted(by_name, key=step_time):
         steps = [worker.local_steps for worker in workers if worker.device == kind]
         spread = f"{min(steps)} to {max(steps)}, mean {number(sum(steps) / len(steps))}"
         parts.append(f"{kind} {spread if min(steps) < max(steps) else steps[0]}")
     what = "Steps that ended in this round, by device" if view.asynchronous else "Steps by device"
     return f"{what}: {'; '.join(parts)}."
-
-
-def _step_time(view: RoundView, kind: str) -> float:
-    times = [w.step_time for w in view.workers if w.device == kind and w.step_time is not None]
-    return sum(times) / len(times) if times else float("inf")
 
 
 def _pace(view: RoundView) -> str:
@@ -308,7 +290,7 @@ def _group(view: RoundView) -> str:
     sentences.append(f"The root is worker {root}, which has taken part for longest.")
     sentences += _named(
         "Returning, so they receive the whole consensus",
-        [str(member.worker) for member in members if member.returning],
+        [str(member.worker) for member in members if member.returns],
     )
     left_out = [member for member in view.group if member.role is GroupRole.LEFT_OUT]
     sentences += _named(
@@ -335,10 +317,12 @@ def _links(view: RoundView) -> str:
         return _planned_links(view)
     if not view.links_used:
         return "No models were exchanged."
-    if view.asynchronous:
-        return _random_pairs(view)
     verdicts, links = view.used_verdicts, count(view.links_used, "link")
-    if view.used[0].server:
+    if view.asynchronous:
+        known = view.averagings is not None
+        what = count(view.averagings or 0, "averaging") if known else "Averagings"
+        text = f"{what} over {links}, each pair drawn at random when the sender was ready."
+    elif view.used[0].server:
         text = (
             f"{count(view.links_used, 'worker')} took part over the server: each received its "
             "model before the steps and sent its own afterwards."
@@ -359,28 +343,9 @@ def _links(view: RoundView) -> str:
         text = f"The topology is fixed: {links}."
     else:
         text = f"{links} in use."
-    return f"{text} {_slowest_words(view)}"
-
-
-def _selection(view: RoundView) -> str:
-    return (
-        f" All counts are exact. The record keeps {len(view.links):,} of the "
-        f"{view.links_known:,} links one by one, among them the slowest of every worker and "
-        f"verdict."
-    )
-
-
-def _random_pairs(view: RoundView) -> str:
-    known = view.averagings is not None
-    what = count(view.averagings or 0, "averaging") if known else "Averagings"
-    what += f" over {count(view.links_used, 'link')}"
-    return f"{what}, each pair drawn at random when the sender was ready. {_slowest_words(view)}"
-
-
-def _slowest_words(view: RoundView) -> str:
-    link = max(view.used, key=lambda link: link.link_time or 0.0)
-    what = f"{link.b} to {link.a}" if view.directed else link.name
-    return f"The slowest, {what}, took {seconds(link.link_time)}."
+    slow = max(view.used, key=lambda link: link.link_time or 0.0)
+    what = f"{slow.b} to {slow.a}" if view.directed else slow.name
+    return f"{text} The slowest, {what}, took {seconds(slow.link_time)}."
 
 
 def _planned_links(view: RoundView) -> str:
@@ -484,7 +449,9 @@ def _time_spent(view: RoundView, worker: WorkerRound) -> str:
     more = " and scoring" if LinkVerdict.SCORED in view.verdicts else " and the estimates"
     if worker.compute_time <= stepping * (1 + 1e-9) + 1e-9:
         more = ""
-    most = ", the maximum," if worker.local_steps == _max_steps(view) else ""
+    known = about(view.algorithm["name"])
+    limit = view.algorithm.get("max_steps", known and known.most_steps)
+    most = ", the maximum," if worker.local_steps == limit else ""
     steps = count(worker.local_steps, "step")
     text = f"its {steps}{most}{more} took {seconds(worker.compute_time)}"
     link = view.slowest_link(worker.worker)
@@ -492,13 +459,6 @@ def _time_spent(view: RoundView, worker: WorkerRound) -> str:
         return f"{text}, and it has no link"
     way = f"{'from' if view.directed else 'to'} {_other_end(link, worker.worker)}"
     return f"{text}, its slowest link ({way}) {seconds(worker.communication_time)}"
-
-
-def _max_steps(view: RoundView) -> int | None:
-    """The limit of the planner's steps, where there is one."""
-    known = about(view.algorithm["name"])
-    most = view.algorithm.get("max_steps", known and known.most_steps)
-    return None if most is None else int(most)
 
 
 def _away(view: RoundView) -> str:

@@ -13,6 +13,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,7 +69,7 @@ def save_table(run: RunReader, table: str, path: Path) -> Path:
             fix=f"write --out {path.with_suffix('.csv')}",
         )
     if path.suffix.lower() != PARQUET:
-        return save_parts(path, (part.encode() for part in table_csv(run, table)))
+        return save_parts(path, table_csv(run, table))
     if not has_parquet():
         raise RunError(
             f"{path}: Parquet files need pyarrow, which is not installed",
@@ -77,8 +78,6 @@ def save_table(run: RunReader, table: str, path: Path) -> Path:
         )
     types, blocks = run.column_types(table), run.blocks(table)
     next(blocks)  # the header
-    with storage_errors(path, option="--out"):
-        path.parent.mkdir(parents=True, exist_ok=True)
     return _save_parquet(path, types, blocks)
 
 
@@ -117,14 +116,14 @@ def export_run(
 
 
 def save_text(path: Path, text: str) -> Path:
-    return save_parts(path, [text.encode()])
+    return save_parts(path, [text])
 
 
-def save_parts(path: Path, parts: Iterable[bytes]) -> Path:
+def save_parts(path: Path, parts: Iterable[str]) -> Path:
     """Write a whole file piece by piece, and its folder if needed."""
     with storage_errors(path, option="path"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_parts(path, parts)
+        write_parts(path, (part.encode() for part in parts))
     return path
 
 
@@ -237,13 +236,9 @@ def _paired(batches: Sequence[Batch], summaries: Mapping[Path, RunSummary]) -> R
 
 def save_frame(path: Path, types: Types, rows: Callable[[], Iterator[Rows]]) -> list[Path]:
     """Rows, a block at a time, as CSV and, where possible, Parquet; `path` has no suffix."""
-
-    def parts() -> Iterator[bytes]:
-        yield csv_text([list(types)]).encode()
-        for block in rows():
-            yield csv_text(block).encode()
-
-    paths = [save_parts(path.with_name(f"{path.name}.csv"), parts())]
+    header: Rows = [tuple(types)]
+    parts = map(csv_text, chain([header], rows()))
+    paths = [save_parts(path.with_name(f"{path.name}.csv"), parts)]
     if has_parquet():
         paths.append(_save_parquet(path.with_name(f"{path.name}.parquet"), types, rows()))
     return paths
@@ -255,15 +250,16 @@ def _save_parquet(path: Path, types: Types, blocks: Iterable[Rows]) -> Path:
 
     kinds = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
     schema = pyarrow.schema([(name, kinds[kind]) for name, kind in types.items()])
-    with (
-        storage_errors(path, option="--out"),
-        new_file(path) as temporary,
-        pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
-    ):
-        for rows in _row_groups(blocks):
-            columns = zip(schema.types, zip(*rows, strict=True), strict=True)
-            arrays = [pyarrow.array(column, type=kind) for kind, column in columns]
-            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+    with storage_errors(path, option="--out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            new_file(path) as temporary,
+            pyarrow.parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
+        ):
+            for rows in _row_groups(blocks):
+                columns = zip(schema.types, zip(*rows, strict=True), strict=True)
+                arrays = [pyarrow.array(column, type=kind) for kind, column in columns]
+                writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
     return path
 
 
@@ -386,7 +382,6 @@ def _refuse_per_link(run: RunReader, replayed: Trace | None) -> None:
 
 
 def _refuse_unknown(run: RunReader, known: set[int]) -> None:
-    """A trace must know every worker's step time."""
     missing = sorted(set(range(run.meta("workers"))) - known)
     if missing:
         raise RunError(

@@ -76,6 +76,12 @@ def count(amount: int, singular: str, plural: str = "") -> str:
     return f"{amount} {singular if amount == 1 else plural or singular + 's'}"
 
 
+def from_to(values: Sequence[int]) -> str:
+    """2 to 5, or 3 where all are equal."""
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
+
+
 def listed(items: Iterable[str], *, most: int = 0, total: int = 0) -> str:
     """a, b and c; beyond `most`: a, b and 7 more. `total` also counts items that are not given."""
     all_items = list(items)
@@ -87,13 +93,14 @@ def listed(items: Iterable[str], *, most: int = 0, total: int = 0) -> str:
     return f"{', '.join(all_items[:-1])} and {all_items[-1]}"
 
 
+def markdown_row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
 def final_meaning(tests: Iterable[int]) -> str:
     """What "final" is, by how many of the last tests are averaged in each run."""
-    counts = sorted(set(tests)) or [1]
-    if counts == [1]:
-        return "the last test"
-    number_of_tests = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"mean of the last {number_of_tests} tests"
+    counts = set(tests) or {1}
+    return "the last test" if counts == {1} else f"mean of the last {from_to([*counts])} tests"
 
 
 def worker_name(worker: int, device: str) -> str:

@@ -164,7 +164,8 @@ def read_summaries(folders: Iterable[Path]) -> list[RunSummary]:
 
 def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
     """Runs of the same settings; a label that means two things begins another batch."""
-    free = {key for entry in entries for key in _label_settings(entry.label)}
+    parts = (part for entry in entries for part in entry.label.split(":") if "=" in part)
+    free = {key for part in parts if "." in (key := part.partition("=")[0].strip())}
     kinds: dict[tuple[str, str], list[str]] = {}
     batches: dict[tuple[str, int], list[RunEntry]] = {}
     for entry in entries:
@@ -176,11 +177,6 @@ def _batches(entries: Sequence[RunEntry]) -> list[list[RunEntry]]:
             seen.append(own)
         batches.setdefault((shared, seen.index(own)), []).append(entry)
     return list(batches.values())
-
-
-def _label_settings(label: str) -> list[str]:
-    keys = (part.partition("=")[0].strip() for part in label.split(":") if "=" in part)
-    return [key for key in keys if "." in key]
 
 
 def setting_text(*parts: Any) -> str:

@@ -99,7 +99,6 @@ def finished_by_label(summaries: Iterable[RunSummary]) -> dict[str, list[RunSumm
 
 
 def compare_finals(first: Labelled, second: Labelled) -> PairedNumber:
-    """The difference of the final results; more is better."""
     values = _differences(first, second, lambda run: run.final_accuracy)
     verdict, seeds = _verdict(values, above="better", below="worse"), len(_pairs(first, second))
     return PairedNumber(first[0], second[0], FINAL, verdict, interval(values), seeds)

@@ -73,19 +73,13 @@ class WorkerRound:
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictCount:
-    links: int
-    used: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupMember:
     """A worker in a round with a group average; its row of the participation table."""
 
     worker: int
     role: GroupRole
     left_out: int  # averages of the fragment in a row without it, before this round
-    returning: bool
+    returns: bool
     root: bool
 
     @property
@@ -121,7 +115,9 @@ class RoundView:
     directed: bool  # a link is one transfer, from b to a
     links_used: int
     links_known: int  # used or considered
-    verdicts: dict[LinkVerdict, VerdictCount]  # of all links
+    verdicts: dict[
+        LinkVerdict, tuple[int, int]
+    ]  # how many links have it, and how many of them carried models
     links: list[Link]  # all, or a selection with the slowest of every worker and verdict
     network: bool  # a run on machines: time is real, and nobody sees all models
     group: list[GroupMember]  # every worker, in a round with a group average
@@ -140,13 +136,13 @@ class RoundView:
     @property
     def used_verdicts(self) -> set[LinkVerdict | None]:
         """The verdicts of the links in use; None among them if one was not considered."""
-        used = {verdict for verdict, counts in self.verdicts.items() if counts.used}
-        considered = sum(counts.used for counts in self.verdicts.values())
+        used = {verdict for verdict, (_, used) in self.verdicts.items() if used}
+        considered = sum(used for _, used in self.verdicts.values())
         return used | {None} if considered < self.links_used else {*used}
 
     def count(self, verdict: LinkVerdict) -> int:
         """How many links got this verdict, recorded or not."""
-        return self.verdicts[verdict].links if verdict in self.verdicts else 0
+        return self.verdicts.get(verdict, (0, 0))[0]
 
     def worker(self, worker: int) -> WorkerRound | None:
         return next((each for each in self.workers if each.worker == worker), None)
@@ -203,12 +199,12 @@ def read_round(run: RunReader, round_index: int) -> RoundView:
         links_used=row["links"],
         links_known=row["links_known"],
         verdicts={
-            LinkVerdict[row["verdict"].upper()]: VerdictCount(row["links"], row["used"])
+            LinkVerdict[row["verdict"].upper()]: (row["links"], row["used"])
             for row in round_rows(run, index, "verdicts")
         },
-        links=[_link(row) for row in round_rows(run, index, "links")],
+        links=[_row_as(Link, row) for row in round_rows(run, index, "links")],
         network=bool(run.meta("network")),
-        group=[_member(row) for row in round_rows(run, index, "participation")],
+        group=[_row_as(GroupMember, row) for row in round_rows(run, index, "participation")],
         averagings=None if transfers is None else sum(transfers.values()),
     )
 
@@ -295,23 +291,20 @@ def _workers(
     rows: Sequence[Mapping[str, Any]], devices: list[str], listed_away: set[int]
 ) -> tuple[list[WorkerRound], list[str]]:
     present, away = [], []
-    names = [f.name for f in fields(WorkerRound) if f.name != "device"]
     for row in rows:
         worker, idle = row["worker"], row["compute_time"] == 0 == row["communication_time"]
         if row["worker_time"] is None or (worker in listed_away and idle):
             away.append(worker_name(worker, devices[worker]))
         else:
-            values = {name: row[name] for name in names}
-            present.append(WorkerRound(device=devices[worker], **values))
+            present.append(_row_as(WorkerRound, row, device=devices[worker]))
     return present, away
 
 
-def _member(row: Mapping[str, Any]) -> GroupMember:
-    returning, root = bool(row["returns"]), bool(row["root"])
-    return GroupMember(row["worker"], GroupRole(row["role"]), row["left_out"], returning, root)
-
-
-def _link(row: Mapping[str, Any]) -> Link:
-    verdict = None if row["verdict"] is None else LinkVerdict[row["verdict"].upper()]
-    times = row["link_time"], row["planned_link_time"]
-    return Link(row["a"], row["b"], bool(row["used"]), verdict, *times, row["estimated_distance"])
+def _row_as(kind: Any, row: Mapping[str, Any], **known: Any) -> Any:
+    """A row of a table as one of the classes above, which have the names of its columns."""
+    values = {**row, **known}
+    if values.get("verdict") is not None:
+        values["verdict"] = LinkVerdict[values["verdict"].upper()]
+    if "role" in values:
+        values["role"] = GroupRole(values["role"])
+    return kind(**{field.name: values[field.name] for field in fields(kind)})

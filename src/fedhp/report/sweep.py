@@ -151,15 +151,17 @@ def sweep_rows(result: SweepResult) -> tuple[list[str], list[list[str]], str]:
         columns.append(_texts(result, times, part="reached", missing="not reached"))
     for target in result.targets:
         headers.append(f"sent to\n{target_name(target, metric or ACCURACY)}")
-        sent = partial(_sent_to, target)
-        columns.append(_sizes(result, sent, missing="not reached"))
+        sent = partial(Combination._spread, value=partial(_sent_to, target))
+        columns.append(_texts(result, sent, missing="not reached", size=True))
     for time in result.times:
         headers.append(f"at {time_name(time)}\n{unit}".strip())
         at_time = partial(Combination.result_at, time=time)
         columns.append(_texts(result, at_time, decimals=decimals, part="seeds"))
     headers += ["data\nsent", "seeds"]
-    columns.append(_sizes(result, attrgetter("bytes_sent")))
-    columns.append([_seeds(each) for each in result.combinations])
+    sent = partial(Combination._spread, value=attrgetter("bytes_sent"))
+    columns.append(_texts(result, sent, size=True))
+    seeds = [(len(each.finished), len(each.runs)) for each in result.combinations]
+    columns.append([str(n) if n == begun else f"{n} of {begun}" for n, begun in seeds])
     cells = zip(*columns, strict=True)
     rows = [[*each.texts, *row] for each, row in zip(result.combinations, cells, strict=True)]
     several = any(len(each.finished) > 1 for each in result.combinations)
@@ -179,6 +181,7 @@ def _texts(
     decimals: int | None = None,
     part: str = "",
     missing: str = MISSING,
+    size: bool = False,
 ) -> list[str]:
     """A column; `part` names the seeds that have the number, where others may not."""
     spreads = [number(each) for each in result.combinations]
@@ -187,27 +190,13 @@ def _texts(
     texts = []
     for each, spread in zip(result.combinations, spreads, strict=True):
         runs, none = len(each.finished) if part else 0, missing if each.finished else MISSING
-        texts.append(with_spread(spread, decimals, runs=runs, part=part, missing=none))
-    return texts
-
-
-def _sizes(
-    result: SweepResult, value: Callable[[RunSummary], float | None], *, missing: str = MISSING
-) -> list[str]:
-    texts = []
-    for each in result.combinations:
-        spread, none = each._spread(value), missing if each.finished else MISSING
-        texts.append(none if spread is None else data_size(spread.mean))
+        text = with_spread(spread, decimals, runs=runs, part=part, missing=none)
+        texts.append(data_size(spread.mean) if size and spread else text)
     return texts
 
 
 def _sent_to(target: str, run: RunSummary) -> float | None:
     return run.bytes_to_target.get(target)
-
-
-def _seeds(combination: Combination) -> str:
-    done, started = len(combination.finished), len(combination.runs)
-    return str(done) if done == started else f"{done} of {started}"
 
 
 def read_sweep(plan: Sweep) -> SweepResult:

@@ -24,6 +24,7 @@ from fedhp.report.formatting import (
     decimals_for,
     final_meaning,
     fixed,
+    markdown_row,
     target_name,
     time_name,
 )
@@ -78,7 +79,7 @@ class TableColumn:
     part: str = ""  # what to call the runs that have it, if others may not: reached, seeds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TableCell:
     """A text, and the number that decides which one is the best of its column (None: none)."""
 
@@ -136,14 +137,11 @@ def comparison_markdown(
 ) -> str:
     """The comparison as a Markdown table with its caption below, and how the settings differ."""
     grid = comparison_grid(summaries, names=names)
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    ruler = "|" + "|".join(["---", *["---:"] * (len(grid.headers) - 1)]) + "|"
-    rows = [line([f"**{c.text}**" if c.best else c.text for c in row]) for row in grid.rows]
+    ruler = "|---|" + "---:|" * (len(grid.headers) - 1)
+    rows = [[f"**{c.text}**" if c.best else c.text for c in row] for row in grid.rows]
     notes = [f"- {line}" for line in paired_lines(summaries, names=names)]
-    lines = [line(grid.plain_headers), ruler, *rows, "", grid.full_caption]
+    first, *below = map(markdown_row, (grid.plain_headers, *rows))
+    lines = [first, ruler, *below, "", grid.full_caption]
     lines += ["", differences] if differences else []
     return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
@@ -160,7 +158,6 @@ def paired_lines(
 def comparison_grid(
     summaries: Sequence[RunSummary], *, names: Mapping[str, str] | None = None
 ) -> ComparisonGrid:
-    """Headers and cells of a comparison; `names` are the user's own, by label."""
     names = names_for((run.algorithm for run in summaries), names)
     columns = [
         column
@@ -169,27 +166,30 @@ def comparison_grid(
         for column in _columns(summaries)
     ]
     ranked = finished_by_label(competitors(summaries))
-    rows: list[tuple[str, list[TableCell]]] = []  # by label; "": an unfinished run, or the limit
+    rows: list[list[TableCell]] = []
+    by_label: dict[str, list[TableCell]] = {}  # of those that are ranked
     for label in dict.fromkeys(run.algorithm for run in summaries):
         runs = [run for run in summaries if run.algorithm == label]
         finished = [run for run in runs if run.status == FINISHED]
         if finished:
             part = f" ({len(finished)} of {len(runs)} seeds)" if len(finished) < len(runs) else ""
             cells = [_cell(column, finished) for column in columns]
-            rows.append(
-                (label if label in ranked else "", [TableCell(names[label] + part), *cells])
-            )
+            rows.append([TableCell(names[label] + part), *cells])
+            if label in ranked:
+                by_label[label] = cells
         for run in runs:
             if run.status != FINISHED:
                 cells = [TableCell(_cell(column, [run]).text) for column in columns]
-                rows.append(("", [TableCell(_unfinished(run, names[label])), *cells]))
-    for position, column in enumerate(columns, start=1):
-        _mark_best(position, column, rows=rows, runs=ranked)
-    marked = any(cell.best for _, cells in rows for cell in cells)
+                words = {"created": "not started", "running": "still running"}
+                what = f"{words.get(run.status, run.status)} after {count(run.rounds, 'round')}"
+                rows.append([TableCell(f"{names[label]}, seed {run.seed}: {what}"), *cells])
+    for position, column in enumerate(columns):
+        _mark_best(column, {label: c[position] for label, c in by_label.items()}, ranked)
+    marked = any(cell.best for cells in rows for cell in cells)
     return ComparisonGrid(
         headers=["algorithm", *(column.header for column in columns)],
         meanings=["Its settings are at the end of the page.", *(each.meaning for each in columns)],
-        rows=[cells for _, cells in rows],
+        rows=rows,
         caption=_caption(summaries, best_marked=marked),
         bold_caption=BOLD_CAPTION if marked else "",
     )
@@ -230,10 +230,8 @@ def _columns(summaries: Sequence[RunSummary]) -> list[TableColumn]:
         columns.append(TableColumn(header, words, value, 1, True, target=target, part=part))
     for target in targets:
         if any(target in run.bytes_to_target for run in summaries):
-            name, value = (
-                target_name(target, metric),
-                partial(_of_target, "bytes_to_target", target),
-            )
+            name = target_name(target, metric)
+            value = partial(_of_target, "bytes_to_target", target)
             words = f"What all workers together had sent when {name} was first reached."
             header, part = f"sent to\n{name}", "reached"
             columns.append(TableColumn(header, words, value, 1, write=data_size, part=part))
@@ -304,13 +302,7 @@ def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, lef
     """A table in Markdown; the first `left` columns are aligned left."""
     ruler = ["---"] * left + ["---:"] * (len(headers) - left)
     lines = [[header.replace("\n", " ") for header in headers], ruler, *rows]
-    texts = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
-    return "".join(f"| {text} |\n" for text in texts)
-
-
-def _unfinished(run: RunSummary, name: str) -> str:
-    what = {"created": "not started", "running": "still running"}.get(run.status, run.status)
-    return f"{name}, seed {run.seed}: {what} after {count(run.rounds, 'round')}"
+    return "".join(f"{markdown_row(line)}\n" for line in lines)
 
 
 def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
@@ -331,23 +323,18 @@ def _caption(summaries: Sequence[RunSummary], *, best_marked: bool) -> str:
 
 
 def _mark_best(
-    position: int,
     column: TableColumn,
-    *,
-    rows: Sequence[tuple[str, list[TableCell]]],
+    cells: Mapping[str, TableCell],
     runs: Mapping[str, Sequence[RunSummary]],
 ) -> None:
-    """Mark the best of a column if it is better than all others, seed by seed."""
-    ranked = [
-        (rank, label, cells)
-        for label, cells in rows
-        if label and (rank := cells[position].rank) is not None
-    ]
-    if len(ranked) > 1:
-        _, best, cells = min(ranked, key=lambda row: row[0])
+    """Mark the best cell of a column, by label, if it is better than all others, seed by seed."""
+    ranks = {label: cell.rank for label, cell in cells.items() if cell.rank is not None}
+    if len(ranks) > 1:
+        best = min(ranks, key=ranks.__getitem__)
         others = [other for other in runs.items() if other[0] != best]
-        if all(_certainly_better(column, (best, runs[best]), other) for other in others):
-            cells[position] = replace(cells[position], best=True)
+        cells[best].best = all(
+            _certainly_better(column, (best, runs[best]), other) for other in others
+        )
 
 
 def _certainly_better(column: TableColumn, first: Labelled, second: Labelled) -> bool:

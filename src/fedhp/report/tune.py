@@ -219,7 +219,6 @@ def tune_table(result: TuneResult) -> Table:
 
 
 def tune_markdown(result: TuneResult) -> str:
-    """The table with its caption and the verdicts below."""
     headers, rows, caption = tune_rows(result)
     notes = [f"- {line}" for line in result.verdicts()]
     return markdown_table(headers, rows, left=2) + "\n".join(["", caption, "", *notes]) + "\n"
@@ -252,7 +251,6 @@ def tune_rows(result: TuneResult) -> tuple[list[str], list[list[str]], str]:
 
 
 def _times(rows: Sequence[TuneRow]) -> list[list[str]]:
-    """The times to the target, on the tuning seeds and on the held-out ones."""
     spreads = _spreads(rows, time_to_target)
     decimals = decimals_for(s.mean if s else None for column in spreads for s in column)
 
@@ -268,7 +266,6 @@ def _times(rows: Sequence[TuneRow]) -> list[list[str]]:
 
 
 def _finals(rows: Sequence[TuneRow], metric: str) -> list[list[str]]:
-    """The final results, on the tuning seeds and on the held-out ones."""
     scale = 100.0 if metric == ACCURACY else 1.0
 
     def final(measured: SeededRuns) -> Interval | None:

@@ -28,8 +28,6 @@ WAITING_SHARE_BARS: dict[str, float | None] = {"dpsgd": 0.25, "pens": 0.25}
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A claim about any data set."""
-
     id: str
     figure: str
     text: str

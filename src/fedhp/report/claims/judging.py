@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from fedhp.record.statistics import Interval, interval
 from fedhp.report.claims.runs import Evidence, NoSample, Sample, Scale, SuiteRuns
-from fedhp.report.formatting import MISSING, count
+from fedhp.report.formatting import MISSING, count, markdown_row
 
 if TYPE_CHECKING:
     from fedhp.engine.runs.suite import PaperSet, Suite
@@ -150,7 +150,6 @@ def passes(value: float, bar: float, *, scale: Scale, exactly: bool = True) -> b
 def _shortfall(
     answer: Verdict, scale: Scale, *, bar: float | None, clear: bool, ends: Sequence[float]
 ) -> str:
-    """Why it does not hold, in words."""
     spread = answer.interval
     assert spread is not None
     mean = scale.text(spread.mean)
@@ -201,7 +200,6 @@ def attempt(measure: Callable[[], Verdict]) -> Verdict:
 def measure_each(
     items: Iterable[Item], measure: Callable[[Item], Verdict], *, name: Callable[[Item], str]
 ) -> list[tuple[str, Verdict]]:
-    """The answer for each item, with the item's name."""
     return [(name(item), attempt(partial(measure, item))) for item in items]
 
 
@@ -323,7 +321,6 @@ def count_words(judged_claims: Sequence[JudgedClaim]) -> str:
 
 
 def verdict_rows(judged_claims: Sequence[JudgedClaim]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a table, a row per claim."""
     columns = ("figure", "text", "paper", "status", "ours", "opt", "why", "where")
     objects = claims_json(judged_claims)
     return list(HEADER), [[row[name] or MISSING for name in columns] for row in objects]
@@ -332,10 +329,7 @@ def verdict_rows(judged_claims: Sequence[JudgedClaim]) -> tuple[list[str], list[
 def claims_markdown(judged_claims: Sequence[JudgedClaim]) -> str:
     header, rows = verdict_rows(judged_claims)
     marked = [[f"**{c}**" if c in (HOLDS, FAILS) else c for c in row] for row in rows]
-    first, *lines = (
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-        for cells in (header, *marked)
-    )
+    first, *lines = map(markdown_row, (header, *marked))
     ruler = "|" + "---|" * len(header)
     return "\n".join([count_words(judged_claims), "", first, ruler, *lines]) + "\n"
 

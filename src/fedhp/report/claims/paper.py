@@ -53,7 +53,7 @@ def paper_verdicts(suite: Suite, runs: SuiteRuns) -> list[JudgedClaim]:
 
 
 def paper_claims() -> list[Claim]:
-    claims = [*_steps(), *_iid(), *_skewed(), *_waiting(), *_every_set(), *_abstract()]
+    claims = [*_steps(), *_numbers(), *_every_set(), *_abstract()]
     return sorted(claims, key=lambda claim: (claim.figure == ABSTRACT, claim.figure))
 
 
@@ -68,50 +68,38 @@ def _steps() -> Iterator[Claim]:
         yield Claim(f"{ask.STEPS_FIGURE}-{name}", ask.STEPS_FIGURE, text, paper, judge)
 
 
-def _iid() -> Iterator[Claim]:
+def _numbers() -> Iterator[Claim]:
+    """The printed numbers, and what follows from them as FedHP's advantage over each rival."""
     at_target: Number = partial(time_to, target=EMNIST_TARGET)
     what = f"IID: time to {target_name(EMNIST_TARGET)}"
-    yield from _values("fig3-time", EMNIST, what, EMNIST_TIME, number=at_target, scale=SECONDS)
+    yield from _each("fig3-time", EMNIST, what, EMNIST_TIME, at_target, SECONDS)
     shares = {rival: 1 - EMNIST_TIME[FEDHP] / EMNIST_TIME[rival] for rival in ask.RIVALS}
-    less = "IID: FedHP's completion time is less"
-    yield from _ratios("fig3-less", EMNIST, less, shares, metric=metrics.LESS_TIME)
-    yield from _ratios("fig3-less", CIFAR, less, CIFAR_LESS_TIME, metric=metrics.LESS_TIME)
-    yield from _ratios(
-        "fig3-faster", IMAGE, "IID: FedHP is faster", IMAGE_FASTER, metric=metrics.FASTER
-    )
-
-
-def _skewed() -> Iterator[Claim]:
+    less, faster = "IID: FedHP's completion time is less", "IID: FedHP is faster"
+    yield from _each("fig3-less", EMNIST, less, shares, metrics.LESS_TIME)
+    yield from _each("fig3-less", CIFAR, less, CIFAR_LESS_TIME, metrics.LESS_TIME)
+    yield from _each("fig3-faster", IMAGE, faster, IMAGE_FASTER, metrics.FASTER)
     gains = {rival: CIFAR_06[FEDHP] / CIFAR_06[rival] - 1 for rival in ask.RIVALS}
     saved = {rival: 1 - CIFAR_06_TIME[FEDHP] / CIFAR_06_TIME[rival] for rival in ask.RIVALS}
     final, own_time = "final accuracy", "time to its own final accuracy"
     sooner = "FedHP has its final accuracy sooner than the rival its own, time less"
-    more = "FedHP's accuracy is higher (relative)"
+    more, time = "FedHP's accuracy is higher (relative)", metrics.time_to_own_final
     for stem, name, skew, what, values, number, scale in (
         ("fig4-final", CIFAR, 0.6, final, CIFAR_06, final_accuracy, metrics.FINE_PERCENT),
-        ("fig4-time", CIFAR, 0.6, own_time, CIFAR_06_TIME, metrics.time_to_own_final, SECONDS),
+        ("fig4-time", CIFAR, 0.6, own_time, CIFAR_06_TIME, time, SECONDS),
         ("fig6-final", IMAGE, 0.8, final, IMAGE_08, final_accuracy, metrics.FINE_PERCENT),
+        ("fig4-more", CIFAR, 0.6, more, gains, metrics.MORE_ACCURATE, None),
+        ("fig4-less", CIFAR, 0.6, sooner, saved, metrics.LESS_OWN_TIME, None),
+        ("fig5-more", CIFAR, 0.8, more, CIFAR_08_MORE, metrics.MORE_ACCURATE, None),
+        ("fig6-more", IMAGE, 0.8, more, IMAGE_08_MORE, metrics.MORE_ACCURATE, None),
     ):
-        text = f"p = {skew}: {what}"
-        yield from _values(stem, name, text, values, number=number, scale=scale, skew=skew)
-    for stem, name, skew, what, bars, metric in (
-        ("fig4-more", CIFAR, 0.6, more, gains, metrics.MORE_ACCURATE),
-        ("fig4-less", CIFAR, 0.6, sooner, saved, metrics.LESS_OWN_TIME),
-        ("fig5-more", CIFAR, 0.8, more, CIFAR_08_MORE, metrics.MORE_ACCURATE),
-        ("fig6-more", IMAGE, 0.8, more, IMAGE_08_MORE, metrics.MORE_ACCURATE),
-    ):
-        yield from _ratios(stem, name, f"p = {skew}: {what}", bars, metric=metric, skew=skew)
-
-
-def _waiting() -> Iterator[Claim]:
+        yield from _each(stem, name, f"p = {skew}: {what}", values, number, scale, skew=skew)
     for name, known in WAITING.items():
-        what = "mean waiting time"
-        yield from _values(
-            "fig7-waiting", name, what, known, number=metrics.waiting_time, scale=TENTHS
+        yield from _each(
+            "fig7-waiting", name, "mean waiting time", known, metrics.waiting_time, TENTHS
         )
         # AD-PSGD waits less than FedHP: its order is a claim of its own.
-        less = {x: 1 - known[FEDHP] / known[x] for x in known if x not in (FEDHP, "adpsgd")}
-        yield from _ratios("fig7-less", name, "FedHP waits less", less, metric=metrics.LESS_WAITING)
+        waits = {x: 1 - known[FEDHP] / known[x] for x in known if x not in (FEDHP, "adpsgd")}
+        yield from _each("fig7-less", name, "FedHP waits less", waits, metrics.LESS_WAITING)
 
 
 def _every_set() -> Iterator[Claim]:
@@ -215,40 +203,28 @@ def _abstract() -> Iterator[Claim]:
     )
 
 
-def _values(
+def _each(
     stem: str,
     name: str,
     what: str,
-    values: Mapping[str, float],
+    numbers: Mapping[str, float],
+    compared: Number | metrics.PairedMetric,
+    scale: Scale | None = None,
     *,
-    number: Number,
-    scale: Scale,
     skew: float | None = None,
 ) -> Iterator[Claim]:
-    """One claim per algorithm: its absolute number."""
-    for label, value in values.items():
-        measure = ask.absolute(label, number, value=value, scale=scale, skew=skew)
-        judge = on_set(set_for(name), measure, both_variants=label == FEDHP)
-        text = f"{name}, {what}, {label_name(label)}"
-        id_ = f"{stem}-{_slug(name)}-{label}"
-        yield Claim(id_, _figure(stem), text, scale.text(value), judge, data=name)
-
-
-def _ratios(
-    stem: str,
-    name: str,
-    what: str,
-    bars: Mapping[str, float],
-    *,
-    metric: metrics.PairedMetric,
-    skew: float | None = None,
-) -> Iterator[Claim]:
-    """One claim per rival: FedHP is better by so much."""
-    for rival, bar in bars.items():
-        judge = on_set(set_for(name), ask.against(metric, {rival: bar}, skew=skew))
-        text = f"{name}, {what}, {_against(rival)}"
-        id_ = f"{stem}-{_slug(name)}-{rival}"
-        yield Claim(id_, _figure(stem), text, metric.scale.text(bar), judge, data=name)
+    """One claim per algorithm: its absolute number, or that FedHP is better than it by so much."""
+    for label, value in numbers.items():
+        if isinstance(compared, metrics.PairedMetric):
+            unit, both, who = compared.scale, True, _against(label)
+            measure = ask.against(compared, {label: value}, skew=skew)
+        else:
+            assert scale is not None
+            unit, both, who = scale, label == FEDHP, label_name(label)
+            measure = ask.absolute(label, compared, value=value, scale=scale, skew=skew)
+        judge = on_set(set_for(name), measure, both_variants=both)
+        id_, text = f"{stem}-{_slug(name)}-{label}", f"{name}, {what}, {who}"
+        yield Claim(id_, _figure(stem), text, unit.text(value), judge, data=name)
 
 
 def _figure(stem: str) -> str:

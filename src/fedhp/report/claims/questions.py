@@ -48,6 +48,7 @@ from fedhp.report.claims.runs import (
     Sample,
     Scale,
     final_accuracy,
+    known_numbers,
     number_pairs,
     require_learning,
     time_to,
@@ -166,13 +167,12 @@ def absolute(
 ) -> Verdict:
     """Is an algorithm's number about the paper's? Only with its data, models and rounds."""
     runs = evidence.by_seed(label, skew)
-    numbers = [known for run in runs.values() if (known := number(run)) is not None]
-    spread = interval(numbers)
+    spread = interval(known_numbers(runs.values(), number))
     if spread is None:
         return Verdict(UNKNOWN, reasons=("never reached here",))
     text = with_interval(spread, scale)
-    if len(numbers) < len(runs):
-        text += f" (reached in {len(numbers)} of {len(runs)})"
+    if spread.count < len(runs):
+        text += f" (reached in {spread.count} of {len(runs)})"
     answer = Verdict(UNKNOWN, (text,), spread.count, interval=spread)
     if evidence.suite.profile != "paper" or not is_papers_own(evidence.data_set):
         other = "other data" if evidence.suite.profile == "paper" else "smaller models and data"
@@ -220,14 +220,19 @@ def similar_accuracy(evidence: Evidence, rivals: Sequence[str]) -> Verdict:
 @question
 def falls_with_skew(evidence: Evidence, labels: Sequence[str], *, need: int = 1) -> Verdict:
     """Each one's accuracy is lower at p = 0.8 than on IID data, and rises nowhere between."""
-    falls = partial(_falls, evidence, need=need)
+
+    def falls(name: str) -> Verdict:
+        drops = _drops(evidence, name)
+        answer = judge(Sample(tuple(-drop for drop in drops.values())), LESS_POINTS, need=need)
+        levels = evidence.runs.levels(evidence.data_set.key, evidence.label(name))
+        runs = {p: evidence.by_seed(name, p) for p in levels if evidence.level() <= p <= HIGH_SKEW}
+        return _unbroken(answer, "p", runs, final_accuracy)
+
     return merge(measure_each(labels, falls, name=label_name))
 
 
 @question
 def falls_least(evidence: Evidence, rivals: Sequence[str], *, need: int = 1) -> Verdict:
-    """FedHP loses less from IID data to p = 0.8 than each rival."""
-
     def one(rival: str) -> Verdict:
         ours, theirs = _drops(evidence, FEDHP), _drops(evidence, rival)
         values = tuple(theirs[seed] - ours[seed] for seed in ours if seed in theirs)
@@ -254,14 +259,6 @@ def _rises(pairs: Pairs, number: Number) -> bool:
     if spread.count < INTERVAL_SEEDS:
         return min(values) > 0
     return (spread.low or 0.0) > 0
-
-
-def _falls(evidence: Evidence, name: str, *, need: int) -> Verdict:
-    drops = _drops(evidence, name)
-    answer = judge(Sample(tuple(-drop for drop in drops.values())), LESS_POINTS, need=need)
-    levels = evidence.runs.levels(evidence.data_set.key, evidence.label(name))
-    between = [p for p in levels if evidence.level() <= p <= HIGH_SKEW]
-    return _unbroken(answer, "p", {p: evidence.by_seed(name, p) for p in between}, final_accuracy)
 
 
 def _unbroken(
@@ -409,8 +406,7 @@ def _sweep_target(
 
 
 def _mean(runs: Mapping[int, RunCurves], number: Number) -> float:
-    known = [value for run in runs.values() if (value := number(run)) is not None]
-    return float(np.mean(known or [np.nan]))
+    return float(np.mean(known_numbers(runs.values(), number) or [np.nan]))
 
 
 def _peak(runs: StepRuns) -> tuple[int, str]:

@@ -202,6 +202,10 @@ def require_learning(runs: Iterable[RunCurves], targets: Sequence[float]) -> Non
         raise NoSample(f"no run reached even {target_name(lowest)}: too little was learned")
 
 
+def known_numbers(runs: Iterable[RunCurves], number: Number) -> list[float]:
+    return [value for run in runs if (value := number(run)) is not None]
+
+
 def number_pairs(pairs: Pairs, number: Number) -> list[tuple[float, float]]:
     """The numbers of the pairs that have both."""
     values = [(number(first), number(second)) for first, second in pairs]

@@ -21,10 +21,10 @@ from fedhp.report.figures.style import (
     INK,
     PAGE,
     QUIET,
-    LineStyle,
     LineStyles,
     device_styles,
     grid_lines,
+    key,
     legend_above,
     line_options,
     line_styles,
@@ -86,9 +86,7 @@ def accuracy_over_rounds(comparison: Comparison) -> Figure:
 @paper_style()
 def time_to_target(comparison: Comparison) -> Figure:
     targets = comparison.targets
-    figure = new_figure(
-        COLUMN, len(targets) * (0.55 + _bar_height(comparison) * len(comparison.groups))
-    )
+    figure = new_figure(COLUMN, len(targets) * (0.55 + _bars_height(comparison)))
     panels = figure.subplots(len(targets), 1, squeeze=False)[:, 0]
     for axes, target in zip(panels, targets, strict=True):
         target_bars(axes, comparison, target)
@@ -97,15 +95,15 @@ def time_to_target(comparison: Comparison) -> Figure:
 
 @paper_style()
 def waiting_time(comparison: Comparison) -> Figure:
-    figure = new_figure(COLUMN, 0.55 + _bar_height(comparison) * len(comparison.groups))
+    figure = new_figure(COLUMN, 0.55 + _bars_height(comparison))
     waiting_bars(figure.subplots(), comparison)
     return figure
 
 
 @paper_style()
 def local_steps(comparison: Comparison) -> Figure:
-    height = max(_bar_height(comparison), 0.1 * len(comparison.kinds))
-    figure = new_figure(COLUMN, 0.85 + height * len(comparison.groups))
+    least = 0.1 * len(comparison.kinds) * len(comparison.groups)
+    figure = new_figure(COLUMN, 0.85 + max(_bars_height(comparison), least))
     handles = step_bars(figure.subplots(), comparison)
     legend_above(figure, handles, columns=min(3, len(handles)))
     return figure
@@ -115,9 +113,8 @@ def local_steps(comparison: Comparison) -> Figure:
 def overview(comparison: Comparison) -> Figure:
     """The whole comparison in one picture: accuracy, time and data to target, waiting; without a
     target, the steps instead."""
-    rows = len(comparison.groups)
-    bars = _bar_height(comparison) * rows
-    columns = _legend_columns(comparison, PAGE, min(4, rows))
+    bars = _bars_height(comparison)
+    columns = _legend_columns(comparison, PAGE, min(4, len(comparison.groups)))
     curves = max(2.3, 0.9 + bars)  # inches; the bars next to the curves need their room, too
     legend = LEGEND_LINE * max(0, _legend_lines(comparison, columns) - 3)
     figure = new_figure(PAGE, 1.2 + curves + legend + bars + (0.4 if curves > 2.3 else 0))
@@ -173,10 +170,10 @@ def _legend_lines(comparison: Comparison, columns: int) -> int:
     return -(-len(lines) // columns) * max(lines)
 
 
-def _bar_height(comparison: Comparison) -> float:
-    """Inches of a row: a long name takes several lines."""
+def _bars_height(comparison: Comparison) -> float:
+    """Inches of all rows: a long name takes several lines."""
     lines = max(len(_wrapped(group.name, BAR_LETTERS)) for group in comparison.groups)
-    return max(BAR_HEIGHT, 0.03 + NAME_LINE * lines)
+    return max(BAR_HEIGHT, 0.03 + NAME_LINE * lines) * len(comparison.groups)
 
 
 def _wrapped(name: str, letters: int) -> list[str]:
@@ -187,8 +184,8 @@ def _wrapped(name: str, letters: int) -> list[str]:
     return [line.replace(UNBROKEN, " ") for line in lines]
 
 
-def over_time(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:
-    _curves(axes, comparison, lambda run: run.clock, held=True, styles=styles)
+def over_time(axes: Any, comparison: Comparison) -> None:
+    _curves(axes, comparison, lambda run: run.clock, held=True)
     axes.set_xlabel("virtual time (s)")
 
 
@@ -198,12 +195,10 @@ def over_rounds(axes: Any, comparison: Comparison) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def curve_handles(comparison: Comparison, *, styles: LineStyles | None = None) -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    chosen = _styles(comparison, styles)
+def curve_handles(comparison: Comparison) -> list[Any]:
+    chosen = _styles(comparison)
     texts = {g.label: "\n".join(_wrapped(g.name, LEGEND_LETTERS)) for g in comparison.groups}
-    return [Line2D([], [], label=t, **line_options(chosen[label])) for label, t in texts.items()]
+    return [key(text, **line_options(chosen[label])) for label, text in texts.items()]
 
 
 def value_bars(
@@ -212,12 +207,11 @@ def value_bars(
     value: Callable[[RunSummary], float | None],
     *,
     target: bool = False,
-    styles: LineStyles | None = None,
 ) -> None:
     """A horizontal bar per label with its interval and seeds, its number at the right; of a
     `target`, how many seeds reached it."""
     groups = comparison.groups
-    chosen = _styles(comparison, styles)
+    chosen = _styles(comparison)
     numbers = [group.numbers(value) for group in groups]
     limit = _limit(numbers)
     decimals = decimals_for(number for values in numbers for number in values)
@@ -263,8 +257,8 @@ def data_bars(axes: Any, comparison: Comparison, target: str) -> None:
     axes.set_xlabel(f"sent to {_target_text(target, comparison.metric)} ({name})")
 
 
-def waiting_bars(axes: Any, comparison: Comparison, *, styles: LineStyles | None = None) -> None:
-    value_bars(axes, comparison, lambda run: run.mean_waiting_time, styles=styles)
+def waiting_bars(axes: Any, comparison: Comparison) -> None:
+    value_bars(axes, comparison, lambda run: run.mean_waiting_time)
     axes.set_xlabel("mean waiting time per round (s)")
 
 
@@ -304,15 +298,10 @@ def most_telling_target(comparison: Comparison) -> str | None:
 
 
 def _curves(
-    axes: Any,
-    comparison: Comparison,
-    x: Callable[[RunCurves], FloatArray],
-    *,
-    held: bool,
-    styles: LineStyles | None = None,
+    axes: Any, comparison: Comparison, x: Callable[[RunCurves], FloatArray], *, held: bool
 ) -> None:
     """One curve per label; `held` values stay until the next evaluation."""
-    chosen = _styles(comparison, styles)
+    chosen = _styles(comparison)
     scale = 100.0 if comparison.metric == ACCURACY else 1.0
     drawstyle = "steps-post" if held else "default"
     shown = []
@@ -322,12 +311,14 @@ def _curves(
         curve = mean_curve(group.finished, x)
         if curve is not None:
             shown.append(scale * curve.mean)
-            edge = {"markeredgecolor": "white", "markeredgewidth": 0.4}
-            edge["markevery"] = _marker_positions(len(curve.x), index)
+            edge: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.4}
+            # Shifted, so that the curves' markers do not cover each other.
+            step = max(1, len(curve.x) // MARKERS_PER_CURVE)
+            edge["markevery"] = ((index * step // 4) % step, step)
             axes.plot(curve.x, scale * curve.mean, drawstyle=drawstyle, **edge, **line)
             band: Any = {"color": style.color, "alpha": 0.1, "linewidth": 0, "zorder": 1.5}
-            step = "post" if held else None
-            axes.fill_between(curve.x, scale * curve.low, scale * curve.high, step=step, **band)
+            band["step"] = "post" if held else None
+            axes.fill_between(curve.x, scale * curve.low, scale * curve.high, **band)
         else:  # without a common time, as after a single test: every run by itself
             for run in (run for run in group.finished if run.values.size):
                 shown.append(scale * run.values)
@@ -336,7 +327,10 @@ def _curves(
         for run in group.unfinished:
             if run.values.size:
                 shown.append(scale * run.values)
-                _unfinished(axes, x(run), scale * run.values, style)
+                thin = {"drawstyle": "steps-post", "linewidth": 0.7, "zorder": 2}
+                axes.plot(x(run), shown[-1], color=style.color, **thin)
+                cross = {"markersize": 6, "markeredgewidth": 1.6, "zorder": 6}
+                axes.plot(x(run)[-1:], shown[-1][-1:], "x", color=style.color, **cross)
     if shown:
         _limits(axes, shown, comparison, scale)
     _target_lines(axes, comparison, scale)
@@ -345,13 +339,8 @@ def _curves(
     axes.set_xlim(left=0)
 
 
-def _styles(comparison: Comparison, styles: LineStyles | None) -> LineStyles:
-    return line_styles([group.label for group in comparison.groups]) if styles is None else styles
-
-
-def _unfinished(axes: Any, x: FloatArray, y: FloatArray, style: LineStyle) -> None:
-    axes.plot(x, y, drawstyle="steps-post", color=style.color, linewidth=0.7, zorder=2)
-    axes.plot(x[-1:], y[-1:], "x", color=style.color, markersize=6, markeredgewidth=1.6, zorder=6)
+def _styles(comparison: Comparison) -> LineStyles:
+    return line_styles([group.label for group in comparison.groups])
 
 
 def _limits(axes: Any, curves: Sequence[FloatArray], comparison: Comparison, scale: float) -> None:
@@ -397,12 +386,6 @@ def _target_text(target: str, metric: str) -> str:
     return name if metric == ACCURACY else f"{metric} {name}"
 
 
-def _marker_positions(points: int, curve: int) -> tuple[int, int]:
-    """First marker and step, shifted so that the curves' markers do not cover each other."""
-    step = max(1, points // MARKERS_PER_CURVE)
-    return (curve * step // 4) % step, step
-
-
 def _limit(numbers: Sequence[Sequence[float]]) -> float:
     """How far the axis goes: all seeds, and the whiskers unless they are very long."""
     largest = max((number for values in numbers for number in values), default=0.0)
@@ -424,7 +407,6 @@ def _whisker(axes: Any, row: int, spread: Interval, limit: float) -> None:
 
 
 def _rows(axes: Any, names: Sequence[str]) -> None:
-    """One row per label, the first on top, no ticks on the axis."""
     axes.set_yticks(range(len(names)), ["\n".join(_wrapped(name, BAR_LETTERS)) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)

@@ -26,9 +26,9 @@ from fedhp.report.claims.paper import PEAK, QUICKEST, WAITING
 from fedhp.report.claims.questions import steps_of
 from fedhp.report.claims.runs import (
     FEDHP,
-    Number,
     SuiteRuns,
     final_accuracy,
+    known_numbers,
     time_to,
     waiting_time,
 )
@@ -41,6 +41,7 @@ from fedhp.report.figures.style import (
     LineStyle,
     LineStyles,
     grid_lines,
+    key,
     legend_above,
     line_options,
     line_styles,
@@ -104,13 +105,6 @@ class PaperDrawing:
     figure: Figure
 
 
-@dataclass(frozen=True, slots=True)
-class _FigureData:
-    figure: PaperFigure
-    panels: tuple[DataPanel, ...]
-    skews: tuple[float, ...]
-
-
 def draw_figure(
     figure: PaperFigure, text: FigureText, *, suite: Suite, runs: SuiteRuns
 ) -> list[PaperDrawing]:
@@ -128,7 +122,7 @@ def draw_figure(
     parts = [figure.skews] if together else [(skew,) for skew in figure.skews]
     drawings = []
     for skews in parts:
-        data = _figure_data(figure, suite, runs=runs, skews=skews)
+        data = _FigureData(figure, suite, runs=runs, skews=skews)
         if any(panel.seeds(skews) for panel in data.panels):
             drawn, how, alt = kinds[text.draw](data)
             name = figure.name if len(parts) == 1 else f"{figure.name}-p{skews[0]:g}"
@@ -137,19 +131,19 @@ def draw_figure(
     return drawings
 
 
-def _figure_data(
-    figure: PaperFigure, suite: Suite, *, runs: SuiteRuns, skews: tuple[float, ...]
-) -> _FigureData:
-    data_sets = [suite.sets[key] for key in figure.sets if key not in suite.missing]
-    labels = tuple(
-        label
-        for label in figure.algorithms
-        if any(runs.runs(each.key, label, skew=skew) for each in data_sets for skew in skews)
-    )
-    styles = paper_styles(labels)
-    return _FigureData(
-        figure, tuple(DataPanel(runs, each, labels, styles) for each in data_sets), skews
-    )
+class _FigureData:
+    def __init__(
+        self, figure: PaperFigure, suite: Suite, *, runs: SuiteRuns, skews: tuple[float, ...]
+    ) -> None:
+        self.figure, self.skews = figure, skews
+        data_sets = [suite.sets[name] for name in figure.sets if name not in suite.missing]
+        labels = tuple(
+            label
+            for label in figure.algorithms
+            if any(runs.runs(each.key, label, skew=skew) for each in data_sets for skew in skews)
+        )
+        styles = paper_styles(labels)
+        self.panels = [DataPanel(runs, each, labels, styles) for each in data_sets]
 
 
 @paper_style()
@@ -157,7 +151,7 @@ def _accuracy(data: _FigureData) -> tuple[Figure, str, str]:
     [skew] = data.skews
     figure, drawn = _labelled_panels(data)
     for axes, panel in drawn:
-        over_time(axes, panel.comparison(skew), styles=panel.styles)
+        over_time(axes, panel.comparison(skew))
     _outer_labels(figure)
     how = (
         "Mean of the workers' test accuracies over virtual time; bands: 95 % interval over the "
@@ -171,7 +165,8 @@ def _targets(data: _FigureData) -> tuple[Figure, str, str]:
     [skew] = data.skews
     figure, drawn = _labelled_panels(data)
     times = [target_times(panel, skew) for _, panel in drawn]
-    logarithmic = any(each.wide for each in times)
+    # Where a linear axis would hide the short times.
+    logarithmic = any(each.limit > WIDE_TIMES * each.least for each in times)
     for (axes, panel), each in zip(drawn, times, strict=True):
         draw_targets(axes, panel, each, logarithmic=logarithmic)
     _outer_labels(figure)
@@ -186,7 +181,7 @@ def _targets(data: _FigureData) -> tuple[Figure, str, str]:
     def words(panel: DataPanel, label: str) -> str:
         runs = panel.runs(label, skew)
         for target in reversed(panel.data_set.targets):
-            reached = _numbers(runs, partial(time_to, target=target))
+            reached = known_numbers(runs, partial(time_to, target=target))
             if reached and len(reached) == len(runs):
                 return f"{target_name(target)} after {number(float(np.mean(reached)))} s"
         return "no target reached in every seed" if runs else ""
@@ -199,7 +194,17 @@ def _skew(data: _FigureData) -> tuple[Figure, str, str]:
     figure, drawn = _labelled_panels(data)
     for axes, panel in drawn:
         known = set(panel.all_runs.levels(panel.data_set.key))
-        draw_skew(axes, panel, skews=[p for p in data.skews if round(p, 6) in known])
+        skews = [p for p in data.skews if round(p, 6) in known]
+        span = max(skews) - min(skews) or 1.0
+        for index, label in enumerate(panel.labels):
+            shift = 0.045 * span * _offset(index, len(panel.labels))
+            points = [(p + shift, spread) for p in skews if (spread := _final(panel, label, p))]
+            _errorbars(axes, points, style=panel.styles[label])
+        axes.set_xticks(skews, [f"{p:g}" for p in skews])
+        axes.set_xlim(min(skews) - 0.06 * span, max(skews) + 0.06 * span)
+        grid_lines(axes, "y")
+        axes.set_xlabel("non-IID level p")
+        axes.set_ylabel("final test accuracy (%)")
     _outer_labels(figure)
     how = (
         f"Final test accuracy (mean of the workers; {_final_tests(data)}) against the "
@@ -228,16 +233,13 @@ def _waiting(data: _FigureData) -> tuple[Figure, str, str]:
     _outer_labels(figure, names=True)
     how = "Mean waiting time per round; whiskers: 95 % interval over the seeds; dots: single seeds"
     if marked:
-        from matplotlib.lines import Line2D
-
-        options: Any = {"linestyle": "none", "marker": "D", **OPEN_MARKER}
-        handle = Line2D([], [], label="the paper's value", **options)
+        handle = key("the paper's value", linestyle="none", marker="D", **OPEN_MARKER)
         figure.legend(handles=[handle], loc="outside lower center")
         how += "; open diamonds: the paper's values, with its own models and devices"
     how += "." if fit else "; open triangles: the paper's value is beyond the axis."
 
     def words(panel: DataPanel, label: str) -> str:
-        waits = _numbers(panel.runs(label, skew), waiting_time)
+        waits = known_numbers(panel.runs(label, skew), waiting_time)
         return f"{number(float(np.mean(waits)))} s" if waits else ""
 
     return figure, how, _alt_text(data, words)
@@ -251,12 +253,11 @@ def _steps(data: _FigureData) -> tuple[Figure, str, str]:
     axes = figure.subplots(len(panels), 2, squeeze=False)
     for (left, right), panel in zip(axes, panels, strict=True):
         left.set_title(panel.data_set.title, loc="left", pad=14)  # above the paper's mark
-        draw_steps_accuracy(left, panel, skew=skew, mark=PEAK)
-        handles = draw_steps_time(right, panel, skew=skew, mark=QUICKEST)
+        draw_steps_accuracy(left, panel, skew)
+        handles = draw_steps_time(right, panel, skew)
         if handles:
-            right.legend(
-                handles=handles, title="target", loc="center left", bbox_to_anchor=(1, 0.5)
-            )
+            beside: Any = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+            right.legend(handles=handles, title="target", **beside)
     bases = dict.fromkeys(label_base(label) for label in data.figure.algorithms)
     how = (
         f"{listed(map(label_name, bases))} with different numbers of local steps: final test "
@@ -274,11 +275,11 @@ def _steps(data: _FigureData) -> tuple[Figure, str, str]:
 
 
 def _labelled_panels(data: _FigureData) -> tuple[Figure, list[tuple[Any, DataPanel]]]:
-    """Panels below a legend of the labels."""
-    first, columns = data.panels[0], _columns(data)
-    legend = 0.17 * -(-len(first.labels) // columns) + 0.1
+    first, names = data.panels[0], len(data.panels[0].labels)
+    columns = names if names <= LEGEND_COLUMNS else -(-names // 2)
+    legend = 0.17 * -(-names // columns) + 0.1
     figure, drawn = _panels(data, height=2.05, legend=legend)
-    handles = curve_handles(first.comparison(data.skews[0]), styles=first.styles)
+    handles = curve_handles(first.comparison(data.skews[0]))
     legend_above(figure, handles, columns=columns)
     return figure, drawn
 
@@ -317,11 +318,6 @@ def _outer_labels(figure: Figure, *, names: bool = False) -> None:
                 axes.tick_params(labelleft=False)
 
 
-def _columns(data: _FigureData) -> int:
-    names = len(data.panels[0].labels)
-    return names if names <= LEGEND_COLUMNS else -(-names // 2)
-
-
 def _alt_text(
     data: _FigureData, words: Callable[[DataPanel, str], str], *, named: bool = True
 ) -> str:
@@ -337,16 +333,14 @@ def _alt_text(
 
 
 def _final(panel: DataPanel, label: str, skew: float) -> Interval | None:
-    return interval(_numbers(panel.runs(label, skew), final_accuracy))
+    return interval(known_numbers(panel.runs(label, skew), final_accuracy))
 
 
 def _final_words(panel: DataPanel, label: str, skew: float) -> str:
-    final = _final(panel, label, skew)
-    return score(final.mean) if final else ""
+    return score(final.mean) if (final := _final(panel, label, skew)) else ""
 
 
 def _final_tests(data: _FigureData) -> str:
-    """What the final accuracy of these runs is."""
     return final_meaning(
         run.summary.final_tests
         for panel in data.panels
@@ -393,8 +387,6 @@ def _notes(data: _FigureData, suite: Suite, *, runs: SuiteRuns) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DataPanel:
-    """A data set's runs and the styles of their labels."""
-
     all_runs: SuiteRuns
     data_set: PaperSet
     labels: tuple[str, ...]
@@ -409,8 +401,12 @@ class DataPanel:
         return sorted(counts - {0})
 
     def comparison(self, skew: float) -> Comparison:
-        """The runs at one level, as the other figures take them."""
-        groups = [Group(label, tuple(self.runs(label, skew))) for label in self.labels]
+        """The runs at one level, as the other figures take them; the labels are of their styles."""
+        groups = [
+            Group(label if FEDHP in self.labels else _styled_as(label), runs, label_name(label))
+            for label in self.labels
+            for runs in [tuple(self.runs(label, skew))]
+        ]
         metrics = [run.metric for group in groups for run in group.runs]
         targets = tuple(target_key(target) for target in self.data_set.targets)
         return Comparison(tuple(groups), metrics[0] if metrics else ACCURACY, targets, ())
@@ -418,10 +414,14 @@ class DataPanel:
 
 def paper_styles(labels: Sequence[str]) -> dict[str, LineStyle]:
     """FedHP as the paper has it (`fill`) gets FedHP's own style; the others keep theirs."""
-    if FILL not in labels or FEDHP in labels:
+    if FEDHP in labels:
         return line_styles(labels)
-    styles = line_styles([FEDHP if label == FILL else label for label in labels])
-    return {label: styles[FEDHP if label == FILL else label] for label in labels}
+    styles = line_styles([_styled_as(label) for label in labels])
+    return {label: styles[_styled_as(label)] for label in labels}
+
+
+def _styled_as(label: str) -> str:
+    return FEDHP if label == FILL else label
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,21 +434,17 @@ class TargetTimes:
     least: float
     limit: float
 
-    @property
-    def wide(self) -> bool:
-        """Whether a linear axis would hide the short times."""
-        return self.limit > WIDE_TIMES * self.least
-
 
 def target_times(panel: DataPanel, skew: float) -> TargetTimes:
     known = {label: panel.runs(label, skew) for label in panel.labels}
     targets = _shown_targets(panel, known) or [*panel.data_set.targets[:1]]
-    times = {
-        (index, column): _target_time(known[label], target)
-        for index, label in enumerate(panel.labels)
-        for column, target in enumerate(targets)
-        if known[label]
-    }
+    times: dict[tuple[int, int], tuple[Interval, bool]] = {}
+    for index, label in enumerate(panel.labels):
+        for column, target in enumerate(targets):
+            reached = [(time_to(run, target), run.summary.completion_time) for run in known[label]]
+            spread = interval([end if time is None else time for time, end in reached])
+            if spread is not None:
+                times[index, column] = spread, any(time is None for time, _ in reached)
     means = [time.mean for time, _ in times.values()]
     highest = [time.high or time.mean for time, late in times.values() if not late]
     # Runs that ended late without reaching the target must not squeeze the others.
@@ -479,27 +475,14 @@ def draw_targets(
     axes.set_ylabel("completion time (s)")
 
 
-def draw_skew(axes: Any, panel: DataPanel, *, skews: Sequence[float]) -> None:
-    span = max(skews) - min(skews) or 1.0
-    for index, label in enumerate(panel.labels):
-        shift = 0.045 * span * _offset(index, len(panel.labels))
-        points = [(p + shift, spread) for p in skews if (spread := _final(panel, label, p))]
-        _errorbars(axes, points, style=panel.styles[label])
-    axes.set_xticks(list(skews), [f"{p:g}" for p in skews])
-    axes.set_xlim(min(skews) - 0.06 * span, max(skews) + 0.06 * span)
-    grid_lines(axes, "y")
-    axes.set_xlabel("non-IID level p")
-    axes.set_ylabel("final test accuracy (%)")
-
-
 def draw_waiting(axes: Any, panel: DataPanel, *, skew: float, paper: Mapping[str, float]) -> bool:
     """Mean waiting time, the paper's values as open diamonds; returns whether all of these fit."""
-    waiting_bars(axes, panel.comparison(skew), styles=panel.styles)
+    waiting_bars(axes, panel.comparison(skew))
     axes.set_xlabel("mean waiting time (s)")
     marks = {
         index: paper[base]
         for index, label in enumerate(panel.labels)
-        if (base := FEDHP if label == FILL else label) in paper
+        if (base := _styled_as(label)) in paper
     }
     if not marks:
         return True
@@ -512,7 +495,7 @@ def draw_waiting(axes: Any, panel: DataPanel, *, skew: float, paper: Mapping[str
     return all(value <= limit for value in marks.values())
 
 
-def draw_steps_accuracy(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> None:
+def draw_steps_accuracy(axes: Any, panel: DataPanel, skew: float) -> None:
     for base, labels in _labels_by_algorithm(panel.labels).items():
         style = paper_styles([base])[base]
         points = [
@@ -521,11 +504,11 @@ def draw_steps_accuracy(axes: Any, panel: DataPanel, *, skew: float, mark: int) 
             if (spread := _final(panel, label, skew))
         ]
         _errorbars(axes, sorted(points, key=lambda point: point[0]), style=style)
-    _steps_axis(axes, panel, mark)
+    _steps_axis(axes, panel, PEAK)
     axes.set_ylabel("final test accuracy (%)")
 
 
-def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> list[Any]:
+def draw_steps_time(axes: Any, panel: DataPanel, skew: float) -> list[Any]:
     """Completion time against the number of local steps, a curve per target; their handles."""
     handles = []
     for labels in _labels_by_algorithm(panel.labels).values():
@@ -535,12 +518,12 @@ def draw_steps_time(axes: Any, panel: DataPanel, *, skew: float, mark: int) -> l
             style = LineStyle(TARGET_SHADES[index], "-", TARGET_MARKERS[index])
             points = []
             for label, runs in known.items():
-                times = _numbers(runs, partial(time_to, target=target))
+                times = known_numbers(runs, partial(time_to, target=target))
                 spread = interval(times)
                 if spread is not None and len(times) == len(runs):
                     points.append((float(steps_of(label, panel.data_set)), spread))
             handles.append(_errorbars(axes, points, style=style, name=target_name(target), scale=1))
-    _steps_axis(axes, panel, mark)
+    _steps_axis(axes, panel, QUICKEST)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("completion time (s)")
     return handles
@@ -551,22 +534,6 @@ def _shown_targets(panel: DataPanel, known: Mapping[str, Sequence[RunCurves]]) -
     runs = list(chain(*known.values()))
     targets = [t for t in panel.data_set.targets if any(time_to(r, t) is not None for r in runs)]
     return [targets[i] for i in spread_evenly(len(targets), MOST_TARGETS)]
-
-
-def _target_time(runs: Sequence[RunCurves], target: float) -> tuple[Interval, bool]:
-    """When the runs reached the target, or ended; whether any ended without reaching it."""
-    times = [time_to(run, target) for run in runs]
-    ended = [
-        run.summary.completion_time if time is None else time
-        for run, time in zip(runs, times, strict=True)
-    ]
-    spread = interval(ended)
-    assert spread is not None
-    return spread, None in times
-
-
-def _numbers(runs: Sequence[RunCurves], number: Number) -> list[float]:
-    return [value for run in runs if (value := number(run)) is not None]
 
 
 def _labels_by_algorithm(labels: Sequence[str]) -> dict[str, list[str]]:

@@ -31,8 +31,9 @@ from fedhp.report.figures.style import (
     ORANGE,
     PAGE,
     QUIET,
-    DeviceStyle,
+    LineStyle,
     device_styles,
+    key,
     legend_above,
     marker,
     new_figure,
@@ -86,7 +87,9 @@ def topology(run: RunReader, rounds: Sequence[int] | None = None) -> Figure:
     devices, styles = run_devices(run)
     speeds = np.concatenate([round_links.speed for round_links in links])
     top = float(speeds[np.isfinite(speeds)].max(initial=0.0))
-    scale = crowd_scale(links)
+    # Lines get thinner where there are very many.
+    most = max(min(MOST_LINES, len(each.pairs)) for each in links)
+    scale = float(np.clip(CROWDED / max(1, most), 0.2, 1.0))
     across = min(3, len(links))
     down = -(-len(links) // across)
     handles = topology_handles(run, styles, speeds, scale=scale)
@@ -130,29 +133,21 @@ def read_links(run: RunReader, round_index: int) -> RoundLinks:
     pairs = [(links["a"][i], links["b"][i]) for i in used]
     row = run.table("rounds", round_index=round_index)
     directed = bool(row["directed"][0])
+    # How many models the bytes of each link are: one in each direction, at every exchange.
+    models = np.full(len(pairs), 1.0 if directed else 2.0)
+    if run.meta("asynchronous"):
+        counted = transfers_of_pairs(run, round_index) or {}  # NaN: not on record
+        models *= np.array([counted.get(pair, np.nan) for pair in pairs], dtype=np.float64)
     times = np.array([links["link_time"][i] or 0.0 for i in used])
     sizes = np.array([links["bytes"][i] for i in used], dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        speed = 8.0 * sizes / _transfers(run, round_index, pairs, directed=directed) / times
-    workers = run.table("workers", round_index=round_index)
-    times_of = zip(workers["worker"], workers["worker_time"], strict=True)
-    away = [worker for worker, time in times_of if time is None]
+        speed = 8.0 * sizes / models / times
+    workers = run.table("workers", round_index=round_index, columns=("worker", "worker_time"))
+    away = [worker for worker, time in zip(*workers.values(), strict=True) if time is None]
     return RoundLinks(round_index, row["links"][0], pairs, speed, directed, away)
 
 
-def _transfers(
-    run: RunReader, round_index: int, pairs: Sequence[tuple[int, int]], *, directed: bool
-) -> FloatArray:
-    """How many models the bytes of each link are: one in each direction, at every exchange. NaN
-    where the record does not say how often a pair exchanged."""
-    exchanges = np.ones(len(pairs))
-    if run.meta("asynchronous"):
-        counted = transfers_of_pairs(run, round_index) or {}
-        exchanges = np.array([counted.get(pair, np.nan) for pair in pairs], dtype=np.float64)
-    return exchanges * (1 if directed else 2)
-
-
-def run_devices(run: RunReader) -> tuple[list[str], dict[str, DeviceStyle]]:
+def run_devices(run: RunReader) -> tuple[list[str], dict[str, LineStyle]]:
     devices = list(run.meta("devices"))
     times = kind_means(run.array("workers", "step_time"), devices)
     return devices, device_styles(device_order(times, devices))
@@ -162,7 +157,7 @@ def draw_topology(
     axes: Any,
     links: RoundLinks,
     devices: Sequence[str],
-    styles: dict[str, DeviceStyle],
+    styles: dict[str, LineStyle],
     *,
     top: float,
     scale: float,
@@ -170,17 +165,29 @@ def draw_topology(
     """Workers on a circle, wider lines for faster links; `top` is the fastest speed drawn."""
     from matplotlib.collections import LineCollection
 
-    x, y = _positions(devices, styles)
-    size = marker_size(len(devices))
+    # On a circle in order, or by device kind where the workers are too many.
+    position = np.arange(len(devices))
+    if len(devices) > MOST_NUMBERED:
+        rank = {kind: rank for rank, kind in enumerate(styles)}
+        order = np.argsort([rank[device] for device in devices], kind="stable")
+        position[order] = np.arange(len(devices))
+    angle = np.pi / 2 - 2 * np.pi * position / len(devices)
+    x, y = np.cos(angle), np.sin(angle)
+    size = float(np.clip(900 / len(devices), 2, 110))
     shown = spread_evenly(len(links.pairs), MOST_LINES)
     lines = [(*links.pairs[i], scale * link_width(float(links.speed[i]), top)) for i in shown]
     if links.directed and len(lines) <= min(MOST_ARROWS, ARROWS_PER_WORKER * len(devices)):
-        _arrows(axes, lines, x, y, room=size**0.5 / 2)
+        arrow = {"arrowstyle": "-|>,head_length=0.25,head_width=0.12", "mutation_scale": 12}
+        arrow |= {"color": QUIET, "shrinkA": 0, "shrinkB": size**0.5 / 2}
+        for a, b, width in lines:
+            # (receiver, sender): the arrow points the way the model travels.
+            ends = (x[a], y[a]), (x[b], y[b])
+            axes.annotate("", *ends, arrowprops={**arrow, "linewidth": width}, zorder=1)
     else:
-        ends = [((x[a], y[a]), (x[b], y[b])) for a, b, _ in lines]
+        segments = [((x[a], y[a]), (x[b], y[b])) for a, b, _ in lines]
         widths = [width for _, _, width in lines]
-        axes.add_collection(LineCollection(ends, linewidths=widths, colors=QUIET, zorder=1))
-    _markers(axes, devices, styles, x, y, away=links.away)
+        axes.add_collection(LineCollection(segments, linewidths=widths, colors=QUIET, zorder=1))
+    _markers(axes, devices, styles, x, y, size=size, away=links.away)
     if len(devices) <= MOST_NUMBERED:
         for worker, (across, up) in enumerate(zip(x, y, strict=True)):
             color = QUIET if worker in links.away else INK
@@ -199,45 +206,17 @@ def draw_topology(
     axes.text(0, -1.46, text, fontsize=8, **CENTERED)
 
 
-def marker_size(workers: int) -> float:
-    return float(np.clip(900 / workers, 2, 110))
-
-
-def _positions(
-    devices: Sequence[str], styles: dict[str, DeviceStyle]
-) -> tuple[FloatArray, FloatArray]:
-    """Positions on a circle: in order, or by device kind where the workers are too many."""
-    position = np.arange(len(devices))
-    if len(devices) > MOST_NUMBERED:
-        rank = {kind: rank for rank, kind in enumerate(styles)}
-        order = np.argsort([rank[device] for device in devices], kind="stable")
-        position[order] = np.arange(len(devices))
-    angle = np.pi / 2 - 2 * np.pi * position / len(devices)
-    return np.cos(angle), np.sin(angle)
-
-
-def _arrows(
-    axes: Any, lines: Sequence[tuple[int, int, float]], x: FloatArray, y: FloatArray, *, room: float
-) -> None:
-    arrow = {"arrowstyle": "-|>,head_length=0.25,head_width=0.12", "mutation_scale": 12}
-    arrow |= {"color": QUIET, "shrinkA": 0, "shrinkB": room}
-    for a, b, width in lines:
-        # (receiver, sender): the arrow points the way the model travels.
-        ends = (x[a], y[a]), (x[b], y[b])
-        axes.annotate("", *ends, arrowprops={**arrow, "linewidth": width}, zorder=1)
-
-
 def _markers(
     axes: Any,
     devices: Sequence[str],
-    styles: dict[str, DeviceStyle],
+    styles: dict[str, LineStyle],
     x: FloatArray,
     y: FloatArray,
     *,
+    size: float,
     away: Sequence[int],
 ) -> None:
     """One call per device kind: one per worker would take minutes for very many workers."""
-    size = marker_size(len(devices))
     gone = np.isin(np.arange(len(devices)), away)
     shown = np.zeros(len(devices), dtype=np.bool_)
     shown[spread_evenly(len(devices), MOST_MARKERS)] = True
@@ -253,30 +232,22 @@ def _markers(
             axes.scatter(x[rows], y[rows], s=size, marker=style.marker, **options, zorder=3)
 
 
-def crowd_scale(links: Sequence[RoundLinks]) -> float:
-    """By how much lines get thinner where there are very many."""
-    lines = max(min(MOST_LINES, len(round_links.pairs)) for round_links in links)
-    return float(np.clip(CROWDED / max(1, lines), 0.2, 1.0))
-
-
 def topology_handles(
-    run: RunReader, styles: dict[str, DeviceStyle], speeds: FloatArray, *, scale: float
+    run: RunReader, styles: dict[str, LineStyle], speeds: FloatArray, *, scale: float
 ) -> list[Any]:
     """The legend: device kinds, and the widths of the slowest and the fastest link drawn."""
-    from matplotlib.lines import Line2D
-
-    handles: list[Any] = []
-    for kind, style in styles.items():
-        options = {"linestyle": "", **marker(style.color, width=0.6, size=6)}
-        handles.append(Line2D([], [], marker=style.marker, label=kind, **options))
+    handles = [
+        key(kind, marker=style.marker, linestyle="", **marker(style.color, width=0.6, size=6))
+        for kind, style in styles.items()
+    ]
     speeds = speeds[np.isfinite(speeds)]
     if speeds.size:
-        unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
+        unit = unit_of(run)
         top = float(speeds.max())
         for speed in dict.fromkeys((float(speeds.min()), top)):
             text = f"{number(speed / BITS[unit])} {unit}"
             width = scale * link_width(speed, top)
-            handles.append(Line2D([], [], color=QUIET, linewidth=width, label=text))
+            handles.append(key(text, color=QUIET, linewidth=width))
     return handles
 
 
@@ -292,7 +263,9 @@ def draw_timeline(
     axes: Any, run: RunReader, round_index: int, *, devices: Sequence[str], order: Sequence[str]
 ) -> list[Any]:
     """How every worker spent a round: compute, communicate, wait. Returns the legend's handles."""
-    rows = timeline_rows(devices, order)
+    # By device kind, fastest first; of very many workers an even selection.
+    ranked = sorted(range(len(devices)), key=lambda worker: order.index(devices[worker]))
+    rows = [ranked[i] for i in spread_evenly(len(ranked), MOST_TIMELINE_ROWS)]
     if run.meta("asynchronous"):
         handles, text = _draw_turns(axes, run, round_index, rows)
     else:
@@ -341,8 +314,7 @@ def _draw_round(
         # The deadline of a group average counts from the end of its transfer.
         planned += known.get("transfer_time") or 0.0
         axes.axvline(planned, color=INK, linewidth=0.9, dashes=(3, 2), zorder=4)
-        line = Line2D([], [], color=INK, linewidth=0.9, dashes=(3, 2), label="planned deadline")
-        handles.append(line)
+        handles.append(key("planned deadline", color=INK, linewidth=0.9, dashes=(3, 2)))
     pace = read_pace(run, round_index)
     # The hollow mark is larger, so that both are seen where the plan was right.
     for marked, name, face, size in (
@@ -362,8 +334,6 @@ def _draw_turns(
     axes: Any, run: RunReader, round_index: int, rows: Sequence[int]
 ) -> tuple[list[Any], str]:
     """Some turns around a round without a barrier, where they were in virtual time."""
-    from matplotlib.lines import Line2D
-
     window = read_turns(run, round_index)
     place = {worker: row for row, worker in enumerate(rows)}
     for phase in window.phases:
@@ -386,7 +356,7 @@ def _draw_turns(
         middle = (window.left + window.right) / 2, (len(rows) - 1) / 2
         text = "when turns began is not on record"
         axes.text(*middle, text, ha="center", color=QUIET, style="italic")
-    line = Line2D([], [], color=INK, linewidth=0.5, marker=7, ms=2, label="averages with")
+    line = key("averages with", color=INK, linewidth=0.5, marker=7, ms=2)
     return [*_part_handles(), line], f"virtual time (s), round {round_index} in grey"
 
 
@@ -397,19 +367,12 @@ def _part_handles() -> list[Any]:
     return [Patch(facecolor=color, label=name) for name, color in parts.items()]
 
 
-def timeline_rows(devices: Sequence[str], order: Sequence[str]) -> list[int]:
-    """The workers of a timeline by device kind, fastest first; of very many an even selection."""
-    ranks = {kind: rank for rank, kind in enumerate(order)}
-    rows = sorted(range(len(devices)), key=lambda worker: (ranks[devices[worker]], worker))
-    return [rows[i] for i in spread_evenly(len(rows), MOST_TIMELINE_ROWS)]
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerRows:
     """The workers of a run in the order of its heat maps."""
 
     devices: list[str]
-    styles: dict[str, DeviceStyle]
+    styles: dict[str, LineStyle]
     rows: list[int]  # the worker of every row, from the top; of very many an even selection
     step_time: FloatArray  # [rounds, N] s; NaN where a worker finished no step
 
@@ -437,9 +400,13 @@ def finite(values: FloatArray) -> FloatArray:
     return values[np.isfinite(values)]
 
 
+def unit_of(run: RunReader) -> str:
+    return str(run.meta("experiment")["world"]["bandwidth"]["unit"])
+
+
 def bandwidth_of(run: RunReader) -> tuple[FloatArray, str]:
     """Bandwidth at the start of every round, [rounds, N], in the unit of the experiment."""
-    unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
+    unit = unit_of(run)
     return run.array("workers", "bandwidth") * 8 / BITS[unit], unit
 
 
@@ -450,7 +417,6 @@ def local_steps_of(run: RunReader) -> FloatArray:
 
 
 def varies(values: FloatArray) -> bool:
-    """Whether a map of these values would show any difference."""
     known = finite(values)
     return bool(known.size) and float(np.ptp(known)) > 1e-9 * float(abs(known).max())
 
@@ -459,7 +425,7 @@ def varies(values: FloatArray) -> bool:
 def world(run: RunReader) -> Figure:
     workers = read_worker_rows(run)
     speed, unit = bandwidth_of(run)
-    height = 0.75 + WORKER_HEIGHT * _height_rows(workers)
+    height = 0.75 + _map_height(workers)
     if not varies(speed):
         figure = new_figure(COLUMN, height)
         _step_times(figure.subplots(), workers)
@@ -479,7 +445,7 @@ def world(run: RunReader) -> Figure:
 @paper_style()
 def step_map(run: RunReader) -> Figure:
     workers, steps = read_worker_rows(run), local_steps_of(run)
-    figure = new_figure(PAGE, 0.6 + WORKER_HEIGHT * _height_rows(workers))
+    figure = new_figure(PAGE, 0.6 + _map_height(workers))
     axes: Any = figure.subplots()
     edges = np.arange(len(steps) + 1, dtype=np.float64) + 0.5
     _heat_map(axes, workers, steps, edges, "local steps")
@@ -492,8 +458,7 @@ def step_map(run: RunReader) -> Figure:
 @paper_style()
 def link_maps(run: RunReader, rounds: Sequence[int]) -> Figure:
     """The links as tables of all pairs, where they are too many to be distinguished as lines."""
-    workers = read_worker_rows(run)
-    unit = run.meta("experiment")["world"]["bandwidth"]["unit"]
+    workers, unit = read_worker_rows(run), unit_of(run)
     links = [read_links(run, index) for index in rounds]
     width = PAGE if len(rounds) > 1 else COLUMN
     figure = new_figure(width, (width - 1.3) / len(rounds) + 0.4)
@@ -554,38 +519,34 @@ def timelines(
     return figure
 
 
-def _height_rows(workers: WorkerRows) -> int:
-    """How many rows the height is for: very many rows become thin."""
-    return min(MOST_NUMBERED, len(workers.rows))
+def _map_height(workers: WorkerRows) -> float:
+    """Inches of the rows; very many become thin."""
+    return WORKER_HEIGHT * min(MOST_NUMBERED, len(workers.rows))
 
 
 def _step_times(axes: Any, workers: WorkerRows) -> None:
     """A marker for every worker's mean, a line for nine tenths of its rounds."""
-    means = {}
+    from matplotlib.ticker import FixedLocator
+
+    means = []
     for row, worker in enumerate(workers.rows):
         known = finite(workers.step_time[:, worker])
         if not known.size:
             continue
         style = workers.styles[workers.devices[worker]]
-        means[worker] = float(known.mean())
+        means.append(float(known.mean()))
         low, high = np.quantile(known, (0.05, 0.95))
         axes.plot([low, high], [row, row], color=INK, linewidth=0.8, zorder=2)
         size = 4.5 if len(workers.rows) <= MOST_NUMBERED else 2.5
         options = marker(style.color, size=size)
-        axes.plot([means[worker]], [row], style.marker, **options, zorder=3)
+        axes.plot([means[-1]], [row], style.marker, **options, zorder=3)
     _name_rows(axes, workers)
     axes.grid(axis="x", color=AWAY_COLOR, linewidth=0.5, zorder=0)
     axes.set_xlabel("time per local step (s)")
-    if means and 0 < WIDE_RANGE * min(means.values()) <= max(means.values()):
-        _logarithmic(axes, min(means.values()), max(means.values()))
-    else:
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    if not 0 < WIDE_RANGE * low <= high:
         axes.set_xlim(left=0)
-
-
-def _logarithmic(axes: Any, low: float, high: float) -> None:
-    """Ticks at 1 and 3 of every power of ten, written plainly."""
-    from matplotlib.ticker import FixedLocator
-
+        return
     powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
     plain_log(axes, "x", FixedLocator([d * 10.0**p for p in powers for d in (1, 3)]))
     axes.set_xlim(0.75 * low, 1.35 * high)

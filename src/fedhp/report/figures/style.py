@@ -136,13 +136,7 @@ def _blend(color: str, share: float) -> str:
     return "#" + "".join(f"{part:02X}" for part in mixed)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStyle:
-    color: str
-    marker: str
-
-
-def device_styles(kinds: Sequence[str]) -> dict[str, DeviceStyle]:
+def device_styles(kinds: Sequence[str]) -> dict[str, LineStyle]:
     """From light (the first, fastest) to dark, in steps that also differ in grey."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
@@ -151,7 +145,7 @@ def device_styles(kinds: Sequence[str]) -> dict[str, DeviceStyle]:
     shapes = ("o", "s", "^", "D", "v", "P", "X", "h")
     last = max(1, len(kinds) - 1)
     return {
-        kind: DeviceStyle(to_hex(ramp(0.92 - 0.72 * rank / last)), shapes[rank % len(shapes)])
+        kind: LineStyle(to_hex(ramp(0.92 - 0.72 * rank / last)), "", shapes[rank % len(shapes)])
         for rank, kind in enumerate(kinds)
     }
 
@@ -174,6 +168,13 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def key(label: str, **look: Any) -> Any:
+    """A line or a marker of a legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **look)
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], *, columns: int = 2) -> None:

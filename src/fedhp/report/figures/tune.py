@@ -21,6 +21,7 @@ from fedhp.report.figures.style import (
     QUIET,
     LineStyle,
     grid_lines,
+    key,
     line_styles,
     marker,
     new_figure,
@@ -99,7 +100,8 @@ def tune_figure(result: TuneResult) -> Figure:
     panels = _panels(result)
     labels = [algorithm.label for algorithm in result.found.tuning.algorithms]
     styles = _styles(labels)
-    handles = [_handle(result.names[label], s, FORMS["tuned"]) for label, s in styles.items()]
+    look = FORMS["tuned"]
+    handles = [key(result.names[label], **_marker(s, look)) for label, s in styles.items()]
     longest = max(len(name) for name in result.names.values())
     columns = max(1, min(len(handles), ROOM_FOR_NAMES // longest))
     rows = -(-len(handles) // columns)
@@ -279,14 +281,7 @@ def _marker(style: LineStyle, form: Form) -> dict[str, Any]:
 
 
 def _form_handles() -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    forms = [_handle(form.meaning, LineStyle(QUIET, "-", "o"), form) for form in FORMS.values()]
+    dot = LineStyle(QUIET, "-", "o")
+    forms = [key(form.meaning, **_marker(dot, form)) for form in FORMS.values()]
     front: Any = {"color": QUIET, "linestyle": "--", "linewidth": 0.9}
-    return [*forms, Line2D([], [], **front, label="Pareto front of the trials")]
-
-
-def _handle(name: str, style: LineStyle, form: Form) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], **_marker(style, form), label=name)
+    return [*forms, key("Pareto front of the trials", **front)]

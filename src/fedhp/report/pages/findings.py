@@ -30,7 +30,7 @@ from fedhp.report.formatting import (
     target_name,
     worker_name,
 )
-from fedhp.report.groups import Comparison
+from fedhp.report.groups import Comparison, kind_means
 from fedhp.report.paired import compare_times
 from fedhp.report.rounds import check_round, pace_words, paces_words, selection_note
 
@@ -185,12 +185,9 @@ def step_words(run: RunReader) -> str:
         each = "" if some_away(run) else " in every round"
         return f"Every worker takes {count(int(known[0]), 'local step')}{each}."
     workers = read_worker_rows(run)
-    means = []
-    for kind in workers.styles:
-        of_kind = finite(steps[:, np.array(workers.devices) == kind])
-        if of_kind.size:
-            means.append(f"{kind} {number(float(of_kind.mean()))}")
-    text = f"From {known.min():.0f} to {known.max():.0f}; mean by device: {', '.join(means)}."
+    means = kind_means(steps, workers.devices)
+    words = ", ".join(f"{kind} {number(means[kind])}" for kind in workers.styles if kind in means)
+    text = f"From {known.min():.0f} to {known.max():.0f}; mean by device: {words}."
     return f"{text} Some workers are away at times." if some_away(run) else text
 
 

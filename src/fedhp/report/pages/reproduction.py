@@ -25,7 +25,7 @@ from fedhp.report.claims.judging import (
 from fedhp.report.claims.paper import ABSTRACT, paper_verdicts
 from fedhp.report.claims.runs import SuiteRuns, read_suite_runs
 from fedhp.report.export import ExportedRun, Types, save_record_tables, save_summaries, save_text
-from fedhp.report.figures.paper import FigureText, draw_figure
+from fedhp.report.figures.paper import FigureText, PaperDrawing, draw_figure
 from fedhp.report.figures.style import save_figure
 from fedhp.report.formatting import MISSING, listed
 from fedhp.report.pages.page import (
@@ -105,11 +105,13 @@ def save_reproduction(suite: Suite, texts: Mapping[str, FigureText], folder: Pat
     verdicts = verdicts_html(suite, paper=paper, required=acceptance)
     sections = [Section("Does it hold?", "verdicts", verdicts), _setting_section(suite, runs)]
     for figure in suite.figures:
-        body = _draw(figure, texts[figure.name], suite, runs, out=folder / "figures")
-        if body:
-            sections.append(_figure_section(figure, texts[figure.name], suite, body))
+        drawings = draw_figure(figure, texts[figure.name], suite=suite, runs=runs)
+        if drawings:
+            sections.append(_figure_section(figure, texts[figure.name], suite, drawings))
+        for drawn in drawings:
+            save_figure(drawn.figure, folder / "figures", drawn.name)
     figures = PageFigures(folder / "figures" / "inside", word="Picture")
-    sections += run_sections(_examined_runs(runs), figures=figures)
+    sections += run_sections(_examined_runs(runs), figures)
     _save_numbers(runs, folder / "data")
     save_text(folder / "verdicts.md", claims_markdown([*acceptance, *paper]))
     verdicts_json = {"paper": claims_json(paper), "acceptance": claims_json(acceptance)}
@@ -172,7 +174,6 @@ def _values(verdict: Verdict) -> Sequence[str]:
 
 
 def _claim_table(judged_claims: Sequence[JudgedClaim]) -> str:
-    """A row per claim, every value on its own line."""
     rows, marks = [], {}
     for index, judged in enumerate(judged_claims):
         claim, verdict = judged.claim, judged.verdict
@@ -206,18 +207,13 @@ def _setting_section(suite: Suite, suite_runs: SuiteRuns) -> Section:
     return Section("What was run", "setting", body)
 
 
-def _draw(
-    figure: PaperFigure, text: FigureText, suite: Suite, runs: SuiteRuns, *, out: Path
-) -> str:
-    """Save the drawings of a figure; returns them as HTML."""
-    body = ""
-    for drawn in draw_figure(figure, text, suite=suite, runs=runs):
-        save_figure(drawn.figure, out, drawn.name)
-        body += figure_html(drawn.figure, name=drawn.name, caption=drawn.caption, alt=drawn.alt)
-    return body
-
-
-def _figure_section(figure: PaperFigure, text: FigureText, suite: Suite, body: str) -> Section:
+def _figure_section(
+    figure: PaperFigure, text: FigureText, suite: Suite, drawings: Sequence[PaperDrawing]
+) -> Section:
+    body = "".join(
+        figure_html(drawn.figure, name=drawn.name, caption=drawn.caption, alt=drawn.alt)
+        for drawn in drawings
+    )
     claim = text_html(f"The paper: {text.claim}")
     missing = [key for key in figure.sets if key in suite.missing]
     if missing:

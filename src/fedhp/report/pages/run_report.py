@@ -46,6 +46,7 @@ from fedhp.report.formatting import (
     count,
     data_size,
     final_meaning,
+    from_to,
     label_name,
     listed,
     score,
@@ -103,7 +104,7 @@ CONTENTS = {
 }
 
 
-def run_sections(folders: Sequence[Path], *, figures: PageFigures | None = None) -> list[Section]:
+def run_sections(folders: Sequence[Path], figures: PageFigures | None = None) -> list[Section]:
     """The sections about these runs; `figures` with a folder also saves the figures."""
     runs = sort_runs(folders)
     comparisons = [read_comparison(batch.folders) for batch in runs.batches]
@@ -191,8 +192,7 @@ def _batch_sections(
 
 def _title(batches: Sequence[Batch]) -> str:
     labels = {run.label: run.title for batch in batches for run in batch.representative_runs()}
-    names = list(labels.values())
-    runs = [run for batch in batches for run in batch.runs]
+    names, runs = list(labels.values()), [run for batch in batches for run in batch.runs]
     if len(runs) == 1:
         return runs[0].name
     if len(names) == 1:
@@ -206,8 +206,8 @@ def _lead(sorted_runs: SortedRuns, comparisons: Sequence[Comparison]) -> str:
     facts = [
         count(len({run.label for run in runs}), "algorithm"),
         count(len({run.seed for run in runs}), "seed"),
-        f"{_range([run.settings['workers'] for run in runs])} workers",
-        f"{_range([run.rounds for run in runs])} rounds",
+        f"{from_to([run.settings['workers'] for run in runs])} workers",
+        f"{from_to([run.rounds for run in runs])} rounds",
     ]
     if len(batches) > 1:
         facts.append(f"{len(batches)} settings, reported one after the other")
@@ -216,11 +216,6 @@ def _lead(sorted_runs: SortedRuns, comparisons: Sequence[Comparison]) -> str:
         start = f"{batch.name}: " if batch.name else ""
         parts.append(start + result_sentences(comparison)[0])
     return "\n\n".join([*parts, *sorted_runs.notes])
-
-
-def _range(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low} to {high}"
 
 
 def _behind(entries: Sequence[RunEntry]) -> str:
