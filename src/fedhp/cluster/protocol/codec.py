@@ -72,10 +72,19 @@ class Encoded:
     total: int  # bytes of all parts
     digest: bytes  # SHA-256 of all parts
 
-    def chunks(self, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
-        """The stream: the first chunk announces size and encoding, the last one has the digest."""
+    @classmethod
+    def of(cls, encoding: str, parts: Sequence[bytes | memoryview]) -> Encoded:
+        """These parts, one after the other."""
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        return cls(encoding, tuple(parts), sum(map(len, parts)), digest.digest())
+
+    def chunks(self, envelope: wire.Envelope, size: int = 0) -> Iterator[wire.Chunk]:
+        """The stream: the first chunk announces size and encoding, the last one has the digest.
+        size: bytes of a chunk, if less than can be."""
         left, first = self.total, True
-        for data in _pieces(self.parts, limits.MODEL_CHUNK_BYTES):
+        for data in _pieces(self.parts, size or limits.MODEL_CHUNK_BYTES):
             left -= len(data)
             chunk = wire.Chunk(data=data)
             if first:
@@ -179,10 +188,7 @@ class ModelCodec:
         header, _ = self.frame(encoding, count)
         parts: list[bytes | memoryview] = [len(header).to_bytes(_LENGTH_BYTES, "little") + header]
         parts += [array.view(np.uint8).data for array in arrays if array.size]
-        digest = hashlib.sha256()
-        for part in parts:
-            digest.update(part)
-        return Encoded(encoding, tuple(parts), sum(map(len, parts)), digest.digest())
+        return Encoded.of(encoding, parts)
 
 
 class ModelReceiver:
@@ -409,75 +415,6 @@ def _is_int_list(value: Any) -> bool:
 # --- both sides of a transfer: what to send to a reader, how to read what a peer sends ---------
 
 
-class OutgoingModel:
-    """The model a worker serves: encoded once for all readers or, with topk, for each reader."""
-
-    def __init__(
-        self, codec: ModelCodec, *, compression: str = "none", share: float = 0.1, readers: int = 32
-    ) -> None:
-        self.codec = codec
-        self.encoding = ENCODING_OF[compression]
-        self.copies: ReaderCopies | None = None  # with topk
-        if self.encoding == "topk":
-            self.copies = ReaderCopies(topk_count(share, codec.width), readers=readers)
-        # By exchange of the round; both change at once, for threads.
-        self._offered: dict[int, tuple[Row, Encoded]] = {}
-
-    def offer(self, row: Row, exchange: int = 0) -> None:
-        """Serve this row in an exchange of the round; it must not change while it is served. The
-        first one ends the round before."""
-        whole = self.encoding if self.copies is None else "raw"
-        offered = row, self.codec.encode(row, whole)
-        self._offered = {**self._offered, exchange: offered} if exchange else {0: offered}
-
-    def withdraw(self, exchange: int) -> None:
-        """Free the row of an exchange that all its readers have had."""
-        self._offered.pop(exchange, None)
-
-    def take(self, reader: str, base: bytes = b"", exchange: int = 0) -> Encoded:
-        """What to send to a reader; base: the digest of its copy, from its request."""
-        if exchange not in self._offered:
-            raise LookupError("no model is offered for this exchange")
-        row, encoded = self._offered[exchange]
-        if self.copies is None:
-            return encoded
-        delta = self.copies.next_delta(reader, row, base=base)
-        return encoded if delta is None else self.codec.encode_delta(delta)
-
-    def forget(self, reader: str) -> None:
-        """Free what topk remembers of a reader."""
-        if self.copies is not None:
-            self.copies.forget(reader)
-
-
-class IncomingModels:
-    """The models a worker pulls: a receiver for each stream and, with topk, a copy per peer."""
-
-    def __init__(self, codec: ModelCodec, *, compression: str = "none", peers: int = 32) -> None:
-        self.codec = codec
-        self.encoding = ENCODING_OF[compression]
-        self.copies = PeerCopies(peers=peers) if self.encoding == "topk" else None
-
-    def begin(self, peer: str) -> tuple[bytes, ModelReceiver]:
-        """For one pull: the base to name in the request, and the receiver of the answer."""
-        if self.copies is None:
-            return b"", ModelReceiver(self.codec, sorted({"raw", self.encoding}))
-        known, base = self.copies.get(peer)  # one copy for both, whatever arrives meanwhile
-        return base, ModelReceiver(self.codec, ["raw", self.encoding], known=known)
-
-    def finish(self, peer: str, receiver: ModelReceiver) -> Row:
-        """The peer's model, once its stream has ended; remembered for the next delta."""
-        row = receiver.finish()
-        if self.copies is not None:
-            self.copies.keep(peer, row)
-        return row
-
-    def forget(self, peer: str) -> None:
-        """Free the copy of a peer's model."""
-        if self.copies is not None:
-            self.copies.forget(peer)
-
-
 class _RecentlyUsed(OrderedDict[str, V]):
     """Keeps the values that were put in last, at most `limit` of them, for COPY_ROUNDS rounds."""
 
@@ -486,12 +423,15 @@ class _RecentlyUsed(OrderedDict[str, V]):
         self._limit = limit
         self._round = 0
         self._put_in: dict[str, int] = {}  # the round of each
+        self.lock = Lock()
 
     def begin_round(self, round_index: int) -> None:
-        self._round = round_index
-        for key in [key for key in self if not is_kept(self._put_in[key], round_index)]:
-            del self[key]
-        self._put_in = {key: self._put_in[key] for key in self}
+        """Drop the values that were not put in for some rounds."""
+        with self.lock:
+            self._round = round_index
+            for key in [key for key in self if not is_kept(self._put_in[key], round_index)]:
+                del self[key]
+            self._put_in = {key: self._put_in[key] for key in self}
 
     def put(self, key: str, value: V) -> None:
         self[key] = value
@@ -509,45 +449,56 @@ class _ReaderCopy:
     after: bytes = b""  # digest of the row with the delta
 
 
-class ReaderCopies:
-    """The sender's side of topk: what each reader has, as far as the reader has confirmed it.
+class OutgoingModel:
+    """The model a worker serves: encoded once for all readers or, with topk, for each reader.
 
-    Two states are kept for a reader: the one it last named, and that state with the last
+    With topk two states are kept for a reader: the one it last named, and that state with the last
     delta. It names one of them in its next request, so a transfer that failed is noticed.
     """
 
-    def __init__(self, count: int, *, readers: int) -> None:
-        """count: values in a delta, 0 for none; another reader than the last ones starts over."""
-        self.count = count
-        self._copies: _RecentlyUsed[_ReaderCopy] = _RecentlyUsed(readers)
-        self._lock = Lock()
+    def __init__(
+        self, codec: ModelCodec, *, compression: str = "none", share: float = 0.1, readers: int = 32
+    ) -> None:
+        """readers: of which topk remembers a copy; another one than the last ones starts over."""
+        self.codec = codec
+        topk = compression == "topk"
+        self._encoding = "raw" if topk else ENCODING_OF[compression]  # of the whole model
+        self._count = topk_count(share, codec.width) if topk else 0  # values in a delta
+        self.copies: _RecentlyUsed[_ReaderCopy] = _RecentlyUsed(readers)
+        # By exchange of the round; both change at once, for threads.
+        self._offered: dict[int, tuple[Row, Encoded]] = {}
 
-    def begin_round(self, round_index: int) -> None:
-        """Drop the copies that were not used for some rounds."""
-        with self._lock:
-            self._copies.begin_round(round_index)
+    def offer(self, row: Row, exchange: int = 0) -> None:
+        """Serve this row in an exchange of the round; it must not change while it is served. The
+        first one ends the round before."""
+        offered = row, self.codec.encode(row, self._encoding)
+        self._offered = {**self._offered, exchange: offered} if exchange else {0: offered}
 
-    def next_delta(self, reader: str, row: Row, *, base: bytes) -> Delta | None:
-        """What to send to a reader whose copy has the digest `base`; None: the whole row."""
-        with self._lock:
-            known = self._known(reader, base) if self.count else None
+    def withdraw(self, exchange: int) -> None:
+        """Free the row of an exchange that all its readers have had."""
+        self._offered.pop(exchange, None)
+
+    def take(self, reader: str, base: bytes = b"", exchange: int = 0) -> Encoded:
+        """What to send to a reader; base: the digest of its copy, from its request."""
+        if exchange not in self._offered:
+            raise LookupError("no model is offered for this exchange")
+        row, encoded = self._offered[exchange]
+        if not self._count:
+            return encoded
+        with self.copies.lock:
+            known = self._known(reader, base)
             if known is None:
-                self._copies.put(reader, _ReaderCopy(row.copy(), row_digest(row)))
-                return None
+                self.copies.put(reader, _ReaderCopy(row.copy(), row_digest(row)))
+                return encoded
             with np.errstate(over="ignore"):
-                delta = largest_changes(row - known, self.count)
+                delta = largest_changes(row - known, self._count)
             after = row_digest(add_delta(known, delta))
-            self._copies.put(reader, _ReaderCopy(known, base, delta, after))
-            return delta
-
-    def forget(self, reader: str) -> None:
-        """Free what is remembered of a reader."""
-        with self._lock:
-            self._copies.pop(reader, None)
+            self.copies.put(reader, _ReaderCopy(known, base, delta, after))
+        return self.codec.encode_delta(delta)
 
     def _known(self, reader: str, base: bytes) -> Row | None:
         """The reader's copy, if it is one of the two states that are known."""
-        copy = self._copies.get(reader)
+        copy = self.copies.get(reader)
         if copy is None or not base:
             return None
         if base == copy.digest:
@@ -555,35 +506,30 @@ class ReaderCopies:
         if copy.delta is not None and base == copy.after:
             copy.row[copy.delta.indices] += copy.delta.values
             # Stored at once: the delta must not be added twice if what follows fails.
-            self._copies[reader] = _ReaderCopy(copy.row, base)
+            self.copies[reader] = _ReaderCopy(copy.row, base)
             return copy.row
         return None
 
 
-class PeerCopies:
-    """The reader's side of topk: its copy of each peer's model, and the copies' digests."""
+class IncomingModels:
+    """The models a worker pulls: a receiver for each stream and, with topk, a copy per peer."""
 
-    def __init__(self, *, peers: int) -> None:
-        self._copies: _RecentlyUsed[tuple[Row, bytes]] = _RecentlyUsed(peers)
-        self._lock = Lock()
+    def __init__(self, codec: ModelCodec, *, compression: str = "none", peers: int = 32) -> None:
+        self.codec = codec
+        self._encodings = sorted({"raw", ENCODING_OF[compression]})
+        # Of each peer's model, never written to, and its digest.
+        self.copies: _RecentlyUsed[tuple[Row, bytes]] = _RecentlyUsed(peers)
 
-    def begin_round(self, round_index: int) -> None:
-        """Drop the copies that were not used for some rounds."""
-        with self._lock:
-            self._copies.begin_round(round_index)
+    def begin(self, peer: str) -> tuple[bytes, ModelReceiver]:
+        """For one pull: the base to name in the request, and the receiver of the answer."""
+        known, base = self.copies.get(peer, (None, b""))  # one for both, whatever arrives meanwhile
+        return base, ModelReceiver(self.codec, self._encodings, known=known)
 
-    def get(self, peer: str) -> tuple[Row | None, bytes]:
-        """The copy of this peer's model, never written to, and its digest; or None and b""."""
-        with self._lock:
-            return self._copies.get(peer, (None, b""))
-
-    def keep(self, peer: str, row: Row) -> None:
-        """Remember a copy of this peer's model as it was reconstructed."""
-        copy = row.copy(), row_digest(row)
-        with self._lock:
-            self._copies.put(peer, copy)
-
-    def forget(self, peer: str) -> None:
-        """Free the copy of a peer's model."""
-        with self._lock:
-            self._copies.pop(peer, None)
+    def finish(self, peer: str, receiver: ModelReceiver) -> Row:
+        """The peer's model, once its stream has ended; remembered for the next delta."""
+        row = receiver.finish()
+        if "topk" in self._encodings:
+            copy = row.copy(), row_digest(row)
+            with self.copies.lock:
+                self.copies.put(peer, copy)
+        return row

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import os
 import time
@@ -481,14 +480,5 @@ def _probe_chunks(size: int, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
     step = max(math.ceil(size / PROBE_CHUNKS), MIN_PROBE_CHUNK_BYTES)
     step = min(step, limits.MODEL_CHUNK_BYTES)
     data = os.urandom(min(size, step))
-    digest = hashlib.sha256()
-    for start in range(0, size, step):
-        part = data[: size - start]
-        digest.update(part)
-        chunk = wire.Chunk(data=part)
-        if not start:
-            chunk.envelope.CopyFrom(envelope)
-            chunk.total, chunk.encoding = size, "raw"
-        if start + len(part) == size:
-            chunk.digest = digest.digest()
-        yield chunk
+    parts = [data[: size - start] for start in range(0, size, step)]
+    return Encoded.of("raw", parts).chunks(envelope, step)

@@ -147,9 +147,8 @@ class OrderExecutor:
         self._gone = frozenset()
         if work.HasField("group"):
             return await self._average(work, attempt, received=received)
-        for copies in (self._outgoing.copies, self._incoming.copies):
-            if copies is not None:
-                copies.begin_round(work.round)
+        self._outgoing.copies.begin_round(work.round)
+        self._incoming.copies.begin_round(work.round)
         mixes = _mixes_of(work)
         probes: list[wire.LinkReport] = []
         probe = self._probe(
