@@ -59,7 +59,7 @@ class BadModel(ValueError):
     """A stream that is not the expected model; `reason` is one stable word."""
 
     def __init__(self, reason: str, sentence: str) -> None:
-        self.reason = reason
+        self.reason, self.text = reason, sentence
         super().__init__(sentence)
 
 
@@ -216,7 +216,14 @@ class ModelReceiver:
         """Take the next chunk of the stream."""
         data = chunk.data
         if not self._total:
-            self._announce(chunk)
+            if chunk.encoding not in self._encodings:
+                allowed = ", ".join(self._encodings)
+                _refuse("encoding", f"the encoding is {chunk.encoding[:20]!r}; expected: {allowed}")
+            least = _LENGTH_BYTES + len("{}") + self._codec.frame(chunk.encoding, 0)[1]
+            largest = self._codec.max_file[chunk.encoding]
+            if not least <= chunk.total <= min(largest, limits.MODEL_BYTES):
+                _refuse("size", f"{chunk.total} bytes announced; expected: {least} to {largest}")
+            self._total, self._encoding = chunk.total, chunk.encoding
         elif chunk.total or chunk.encoding:
             _refuse("header", "a later chunk announces size or encoding again")
         if self._complete or len(data) > self._total - self._received:
@@ -241,18 +248,6 @@ class ModelReceiver:
         if not self._complete or self._tensors is None:
             _refuse("digest", "the stream ends without the digest of its data")
         return _finite(self._decoded(self._tensors))
-
-    def _announce(self, chunk: wire.Chunk) -> None:
-        """Refuse at once what cannot be the expected file, by its encoding and size."""
-        total = chunk.total
-        if chunk.encoding not in self._encodings:
-            allowed = ", ".join(self._encodings)
-            _refuse("encoding", f"the encoding is {chunk.encoding[:20]!r}; expected: {allowed}")
-        least = _LENGTH_BYTES + len("{}") + self._codec.frame(chunk.encoding, 0)[1]
-        largest = self._codec.max_file[chunk.encoding]
-        if not least <= total <= min(largest, limits.MODEL_BYTES):
-            _refuse("size", f"{total} bytes are announced; expected: {least} to {largest}")
-        self._total, self._encoding = total, chunk.encoding
 
     def _take(self, data: memoryview) -> None:
         """Copy data to where it belongs: the header first, then the tensors."""

@@ -53,7 +53,7 @@ Check: TypeAlias = Callable[[Any, str], None]  # of a value, and what it is in a
 
 def check_text(value: str, what: str, *, most: int = limits.TEXT_LENGTH) -> None:
     """A text for logs and terminals: bounded, one line, nothing that moves a cursor."""
-    _check_characters(value, what, most=most)
+    _check_length(len(value), f"characters of {what}", most=most)
     if not value.isprintable():
         raise Refused("text", f"{what} has control characters: {quoted(value)}")
 
@@ -64,15 +64,10 @@ def one_line(text: str, *, most: int = limits.TEXT_LENGTH) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
-def _check_characters(value: str, what: str, *, most: int) -> None:
-    if len(value) > most:
-        raise Refused("size", f"{what} has {len(value)} characters, at most {most} are allowed")
-
-
 @lru_cache(maxsize=4096)  # every order names the same few
 def check_name(value: str, what: str) -> None:
     """A worker's name: letters, digits, dot, dash and underscore."""
-    _check_characters(value, what, most=limits.NAME_LENGTH)
+    _check_length(len(value), f"characters of {what}", most=limits.NAME_LENGTH)
     if not is_name(value):
         raise Refused("name", f"{what} is {quoted(value)}, which is not a valid name")
 
@@ -86,7 +81,7 @@ def _check_run(value: str, what: str) -> None:
 @lru_cache(maxsize=4096)
 def check_address(value: str, what: str) -> None:
     """HOST:PORT, with an IPv6 address in brackets; nothing else that gRPC would connect to."""
-    _check_characters(value, what, most=limits.ADDRESS_LENGTH)
+    _check_length(len(value), f"characters of {what}", most=limits.ADDRESS_LENGTH)
     found = split_host_port(value)
     if found is None or found.port <= 0 or not is_reachable(found.host):
         raise Refused(
@@ -561,11 +556,6 @@ def _check_peers(
     return indices
 
 
-def _check_rising(indices: list[int], what: str) -> None:
-    if indices != sorted(indices):
-        raise Refused("order", f"the {what} are not in ascending order of worker")
-
-
 def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -> None:
     if work.round <= committed:
         raise Refused("order", f"round {work.round} is ordered, but round {committed} is committed")
@@ -576,7 +566,8 @@ def _check_work(work: wire.Work, *, committed: int, workers: int, worker: int) -
         _check_peers(getattr(work, name), name, workers=workers, own=worker)
         for name in ("peers", "readers", "probes")
     )
-    _check_rising(peers, "peers")
+    if peers != sorted(peers):
+        raise Refused("order", "the peers are not in ascending order of worker")
     if not set(peers).isdisjoint(probes):
         raise Refused("duplicate", "a peer is named for the exchange and for a probe")
     if work.keep > len(peers):
@@ -607,7 +598,8 @@ def _check_group(group: wire.GroupWork, *, workers: int, worker: int) -> list[in
     parents = [group.parent] if group.HasField("parent") else []
     above = _check_peers(parents, "parent", workers=workers, own=worker)
     below = _check_peers(group.children, "children", workers=workers, own=worker)
-    _check_rising(below, "children")
+    if below != sorted(below):
+        raise Refused("order", "the children are not in ascending order of worker")
     if not set(above).isdisjoint(below):
         raise Refused("duplicate", "a worker is above and below this one")
     if len(above) + len(below) > max(0, group.members - 1):
