@@ -218,27 +218,27 @@ class ModelReceiver:
         if not self._total:
             if chunk.encoding not in self._encodings:
                 allowed = ", ".join(self._encodings)
-                _refuse("encoding", f"the encoding is {chunk.encoding[:20]!r}; expected: {allowed}")
+                refuse("encoding", f"the encoding is {chunk.encoding[:20]!r}; expected: {allowed}")
             least = _LENGTH_BYTES + len("{}") + self._codec.frame(chunk.encoding, 0)[1]
             largest = self._codec.max_file[chunk.encoding]
             if not least <= chunk.total <= min(largest, limits.MODEL_BYTES):
-                _refuse("size", f"{chunk.total} bytes announced; expected: {least} to {largest}")
+                refuse("size", f"{chunk.total} bytes announced; expected: {least} to {largest}")
             self._total, self._encoding = chunk.total, chunk.encoding
         elif chunk.total or chunk.encoding:
-            _refuse("header", "a later chunk announces size or encoding again")
+            refuse("header", "a later chunk announces size or encoding again")
         if self._complete or len(data) > self._total - self._received:
-            _refuse("size", f"there is data after the announced end of {self._total} bytes")
+            refuse("size", f"there is data after the announced end of {self._total} bytes")
         if len(data) > limits.MODEL_CHUNK_BYTES:
-            _refuse("size", f"a chunk has {len(data)} bytes, over {limits.MODEL_CHUNK_BYTES}")
+            refuse("size", f"a chunk has {len(data)} bytes, over {limits.MODEL_CHUNK_BYTES}")
         if not data and not chunk.digest:
-            _refuse("empty", "a chunk has no data")
+            refuse("empty", "a chunk has no data")
         self._digest.update(data)
         self._take(memoryview(data))
         if chunk.digest:
             if self._received < self._total:
                 self._refuse_truncated()
             if chunk.digest != self._digest.digest():
-                _refuse("digest", "the digest is not that of the data")
+                refuse("digest", "the digest is not that of the data")
             self._complete = True
 
     def finish(self) -> Row:
@@ -246,8 +246,8 @@ class ModelReceiver:
         if self._received < self._total or not self._total:
             self._refuse_truncated()
         if not self._complete or self._tensors is None:
-            _refuse("digest", "the stream ends without the digest of its data")
-        return _finite(self._decoded(self._tensors))
+            refuse("digest", "the stream ends without the digest of its data")
+        return finite(self._decoded(self._tensors))
 
     def _take(self, data: memoryview) -> None:
         """Copy data to where it belongs: the header first, then the tensors."""
@@ -276,14 +276,14 @@ class ModelReceiver:
             length = int.from_bytes(self._head, "little")
             longest = self._codec.max_header[self._encoding]
             if not 2 <= length <= min(longest, self._total - _LENGTH_BYTES):
-                _refuse("header", f"the header has {length} bytes; expected: 2 to {longest}")
+                refuse("header", f"the header has {length} bytes; expected: 2 to {longest}")
             self._head_end = _LENGTH_BYTES + length
             return
         size = self._total - self._head_end
         count = size // 8 if self._encoding == "topk" else 0
         own_header, expected = self._codec.frame(self._encoding, count)
         if size != expected or count > self._codec.max_count[self._encoding]:
-            _refuse("size", f"the tensors have {size} bytes; expected: {expected}")
+            refuse("size", f"the tensors have {size} bytes; expected: {expected}")
         header = bytes(self._head[_LENGTH_BYTES:])
         if header == own_header:
             self._spans = [(size, 0)]  # written by this program, for this model
@@ -293,7 +293,7 @@ class ModelReceiver:
         self._tensors = np.empty(size, dtype=np.uint8)
 
     def _refuse_truncated(self) -> NoReturn:
-        _refuse("truncated", f"the stream ends after {self._received} of {self._total} bytes")
+        refuse("truncated", f"the stream ends after {self._received} of {self._total} bytes")
 
     def _decoded(self, tensors: NDArray[np.uint8]) -> Row:
         if self._encoding == "raw":
@@ -303,16 +303,13 @@ class ModelReceiver:
         if self._encoding == "int8":
             split = 4 * len(self._codec.ends)
             scales, codes = tensors[:split].view("<f4"), tensors[split:].view(np.int8)
-            if not all_finite(scales) or (scales < 0).any():
-                _refuse("scale", "a scale is negative or not finite")
-            if len(codes) and codes.min() < -INT8_LEVELS:
-                _refuse("range", f"a code is below {-INT8_LEVELS}")
+            check_int8(codes, scales)
             return from_int8(codes, scales, self._codec.ends)
         indices, values = np.split(tensors.view("<u4"), 2)
         if (indices[1:] <= indices[:-1]).any() or (indices[-1:] >= self._codec.width).any():
-            _refuse("index", f"the indices do not rise strictly below {self._codec.width}")
+            refuse("index", f"the indices do not rise strictly below {self._codec.width}")
         assert self._known is not None  # topk is refused without
-        return add_delta(self._known, Delta(indices, _finite(values.view("<f4"))))
+        return add_delta(self._known, Delta(indices, finite(values.view("<f4"))))
 
 
 def row_digest(row: Row) -> bytes:
@@ -320,15 +317,24 @@ def row_digest(row: Row) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(row, dtype="<f4").data).digest()
 
 
-def _refuse(reason: str, sentence: str) -> NoReturn:
+def refuse(reason: str, sentence: str) -> NoReturn:
+    """End a stream that is not the expected one."""
     raise BadModel(reason, sentence)
 
 
-def _finite(values: NDArray[Any]) -> NDArray[Any]:
+def finite(values: NDArray[Any]) -> NDArray[Any]:
     """The same values; before any arithmetic, for a signalling NaN makes numpy warn."""
     if not all_finite(values):
-        _refuse("nan", "the model has values that are not finite")
+        refuse("nan", "the model has values that are not finite")
     return values
+
+
+def check_int8(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> None:
+    """Refuse codes and scales that no sender makes."""
+    if not all_finite(scales) or (scales < 0).any():
+        refuse("scale", "a scale is negative or not finite")
+    if len(codes) and codes.min() < -INT8_LEVELS:
+        refuse("range", f"a code is below {-INT8_LEVELS}")
 
 
 def _pieces(parts: Sequence[bytes | memoryview], size: int) -> Iterator[bytes]:
@@ -355,10 +361,10 @@ def _parse_header(header: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:  # of the header itself, or of a number in it
         raise BadModel("header", "the header is not JSON, or has a name twice") from error
     if header[:1] != b"{" or not isinstance(table, dict):
-        _refuse("header", "the header is not a table")
+        refuse("header", "the header is not a table")
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        _refuse("header", "the metadata of the header is not a table of texts")
+        refuse("header", "the metadata of the header is not a table of texts")
     return table
 
 
@@ -371,13 +377,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _spans(table: Mapping[str, Any], entries: Sequence[TensorEntry]) -> list[tuple[int, int]]:
     """Where a file's tensors go, in its order: (end in the file, shift to our order)."""
     if table.keys() != {entry.name for entry in entries}:
-        _refuse("name", "the header does not name exactly the tensors of the model")
+        refuse("name", "the header does not name exactly the tensors of the model")
     placed = sorted((*_offsets(table[entry.name], entry), entry.start) for entry in entries)
     spans: list[tuple[int, int]] = []
     at = 0
     for start, stop, ours in placed:
         if start != at:
-            _refuse("offsets", "tensors overlap, or leave a gap")
+            refuse("offsets", "tensors overlap, or leave a gap")
         at = stop
         if spans and spans[-1][1] == ours - start:
             spans[-1] = (stop, ours - start)
@@ -389,17 +395,17 @@ def _spans(table: Mapping[str, Any], entries: Sequence[TensorEntry]) -> list[tup
 def _offsets(received: Any, entry: TensorEntry) -> tuple[int, int]:
     """Where a file has this tensor, if its header entry is the expected one."""
     if not isinstance(received, dict) or received.keys() != {"dtype", "shape", "data_offsets"}:
-        _refuse("header", "an entry of the header is not dtype, shape and data_offsets")
+        refuse("header", "an entry of the header is not dtype, shape and data_offsets")
     if received["dtype"] != entry.dtype:
-        _refuse("dtype", f"{entry.name} is not of dtype {entry.dtype}")
+        refuse("dtype", f"{entry.name} is not of dtype {entry.dtype}")
     if not _is_int_list(received["shape"]) or received["shape"] != list(entry.shape):
-        _refuse("shape", f"the shape of {entry.name} is not {list(entry.shape)}")
+        refuse("shape", f"the shape of {entry.name} is not {list(entry.shape)}")
     offsets = received["data_offsets"]
     if not _is_int_list(offsets) or len(offsets) != 2:
-        _refuse("offsets", f"the offsets of {entry.name} are not two numbers")
+        refuse("offsets", f"the offsets of {entry.name} are not two numbers")
     start, stop = offsets
     if stop - start != entry.stop - entry.start:
-        _refuse("offsets", f"the offsets of {entry.name} do not fit its shape")
+        refuse("offsets", f"the offsets of {entry.name} do not fit its shape")
     return start, stop
 
 

@@ -288,7 +288,21 @@ class CoordinatorClient:
                     request.envelope.CopyFrom(session.envelope())
                 if attempt is not None:
                     request.report.envelope.CopyFrom(session.envelope(attempt))
-                return await self._answer(self._call(method)(request, timeout=timeout))
+                call = self._pending = self._call(method)(request, timeout=timeout)
+                self._last_heard = time.monotonic()
+                try:
+                    reply = await call
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling() or not call.cancelled():
+                        raise
+                    raise NoCoordinator(f"{self.address} is silent") from None
+                finally:
+                    self._pending = None
+                self.answered = time.monotonic()
+                if session.phase == ALONE:
+                    session.enter("waiting")
+                return reply
             except grpc.aio.AioRpcError as error:
                 self._raise_unless_transient(method, error)
                 cause = await self._cause(error)
@@ -343,22 +357,6 @@ class CoordinatorClient:
         if self._give_up is not None:
             return self._give_up
         return math.inf if self.joined else JOIN_PATIENCE
-
-    async def _answer(self, call: Any) -> Any:
-        self._pending, self._last_heard = call, time.monotonic()
-        try:
-            reply = await call
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling() or not call.cancelled():
-                raise
-            raise NoCoordinator(f"{self.address} is silent") from None
-        finally:
-            self._pending = None
-        self.answered = time.monotonic()
-        if self._session.phase == ALONE:
-            self._session.enter("waiting")
-        return reply
 
     def _raise_unless_transient(self, method: str, error: grpc.aio.AioRpcError) -> None:
         if error.code() in TRANSIENT:

@@ -247,8 +247,10 @@ class Learner:
         accuracy = self.test(tested, whole=False) if on_part else float("nan")
         whole_accuracy = self.test(tested, whole=True) if on_whole else float("nan")
         if not self.stopped():  # else nobody waits for it any more
-            self.write(attempt, model)
-        ended = RoundResult(self.digest(model.row), accuracy, whole_accuracy, distances)
+            self.store.write(attempt, model, keeping=self.committed, on_disk=self.kept)
+        ended = RoundResult(
+            row_digest(model.row[: self.layout.mixed]), accuracy, whole_accuracy, distances
+        )
         if not self.averages_groups:
             return ended
         return replace(
@@ -261,14 +263,6 @@ class Learner:
         """The metric of a model on the run's test samples, or on all of them."""
         (tested,) = self._shard.tester.evaluate(model.row, whole=whole, everyone=False)
         return tested.metric
-
-    def digest(self, row: NDArray[np.float32]) -> bytes:
-        """SHA-256 of the part of a model that is sent."""
-        return row_digest(row[: self.layout.mixed])
-
-    def write(self, attempt: Attempt, model: StoredModel) -> None:
-        """Store a model durably, in addition to the current one."""
-        self.store.write(attempt, model, keeping=self.committed, on_disk=self.kept)
 
     # --- one round with a group average, in the thread -------------------------------------
 

@@ -121,14 +121,6 @@ class ModelOffer:
     def _is_read(self, exchange: int) -> bool:
         return all(self._read[reader] > exchange for reader in self._readers[exchange])
 
-    def _is_offered(self, exchange: int, reader: str) -> bool:
-        """Whether a reader of this attempt gets the model of an exchange now."""
-        if exchange >= len(self._readers) or reader not in self._readers[exchange]:
-            raise Refused("role", "it is not a reader of this worker's model")
-        if exchange < self._withdrawn:
-            raise NotAvailable("attempt", "this worker is at a later exchange of the round")
-        return exchange < self._offered
-
     async def take(
         self, attempt: Attempt, *, reader: str, patience: float, exchange: int = 0
     ) -> OutgoingModel:
@@ -140,9 +132,15 @@ class ModelOffer:
                 while True:
                     if attempt < self.attempt:
                         raise NotAvailable("attempt", "this worker is at a later attempt")
-                    if attempt == self.attempt and self._is_offered(exchange, reader):
-                        assert self._model is not None
-                        return self._model
+                    if attempt == self.attempt:
+                        if exchange >= len(self._readers) or reader not in self._readers[exchange]:
+                            raise Refused("role", "it is not a reader of this worker's model")
+                        if exchange < self._withdrawn:
+                            why = "this worker is at a later exchange of the round"
+                            raise NotAvailable("attempt", why)
+                        if exchange < self._offered:
+                            assert self._model is not None
+                            return self._model
                     await self._changed.wait()
         except TimeoutError:
             raise NotAvailable("patience", "the model was not ready in time") from None

@@ -28,7 +28,12 @@ import numpy as np
 from fedhp.cluster import events
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.codec import BadModel, IncomingModels, OutgoingModel
+from fedhp.cluster.protocol.codec import (
+    BadModel,
+    IncomingModels,
+    OutgoingModel,
+    row_digest,
+)
 from fedhp.cluster.protocol.group_codec import FragmentCodec
 from fedhp.cluster.worker.learner import (
     ONLY,
@@ -145,8 +150,9 @@ class OrderExecutor:
         self._gone = frozenset()
         if work.HasField("group"):
             return await self._average(work, attempt, received=received)
-        self._outgoing.copies.begin_round(work.round)
-        self._incoming.copies.begin_round(work.round)
+        if learner.prepared.experiment.exchange.compression == "topk":
+            self._outgoing.copies.begin_round(work.round)
+            self._incoming.copies.begin_round(work.round)
         mixes = _mixes_of(work)
         probes: list[wire.LinkReport] = []
         probe = self._probe(
@@ -214,7 +220,19 @@ class OrderExecutor:
                             on_whole=work.whole_test,
                         )
                         distances = result.distances
-                    _note_links(links, models, lost, distances, number=number, received=received)
+                    for worker in (*models, *lost):
+                        link = links.setdefault(
+                            worker, wire.LinkReport(worker=worker, distance=NAN)
+                        )
+                        if worker in lost:
+                            link.lost, link.lost_at = lost[worker], number
+                            continue
+                        _, transfer = models[worker]
+                        if not link.bytes:  # the distance is that of its first use
+                            link.started = transfer.started - received
+                            link.distance = distances[worker]
+                        link.bytes += transfer.bytes
+                        link.seconds += transfer.seconds
             session.note(events.Mixed(attempt, digest=result.digest.hex()))
             report = self._report(
                 work,
@@ -514,7 +532,7 @@ class OrderExecutor:
             except PeerLost as error:
                 log.warning("peer lost", extra={"peer": peer.name, "why": error.reason})
                 continue
-            if wanted and learner.digest(row) not in wanted:
+            if wanted and row_digest(row) not in wanted:
                 forged = BadModel(
                     "digest", f"{peer.name} sent a model that ({committed}) did not make"
                 )
@@ -558,8 +576,9 @@ class OrderExecutor:
         accuracy = NAN
         if act.evaluate:
             accuracy = await learner.run(learner.test, model, whole=False)
-        await learner.run(learner.write, learner.committed, model)
-        digest = learner.digest(model.row)
+        committed = learner.committed
+        await learner.run(learner.store.write, committed, model, keeping=committed)
+        digest = row_digest(model.row[: learner.layout.mixed])
         session.note(events.Mixed(attempt, turn=act.turn, digest=digest.hex()))
         return self._report(
             act,
@@ -775,25 +794,3 @@ def _mixes_of(work: wire.Work) -> list[_Mix]:
         readers = [names[worker] for worker in mix.readers]
         mixes += [_Mix(named, mix.weights, mix.own_weight, readers)] * mix.times
     return mixes
-
-
-def _note_links(
-    links: dict[int, wire.LinkReport],
-    models: Mapping[int, ReceivedModel],
-    lost: Mapping[int, str],
-    distances: Mapping[int, float],
-    *,
-    number: int,
-    received: float,
-) -> None:
-    """Add what one exchange brought over each link; distances are those of its first use."""
-    for worker in (*models, *lost):
-        link = links.setdefault(worker, wire.LinkReport(worker=worker, distance=NAN))
-        if worker in lost:
-            link.lost, link.lost_at = lost[worker], number
-            continue
-        _, transfer = models[worker]
-        if not link.bytes:
-            link.started, link.distance = transfer.started - received, distances[worker]
-        link.bytes += transfer.bytes
-        link.seconds += transfer.seconds
