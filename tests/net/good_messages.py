@@ -309,7 +309,7 @@ def _check_beat_reply(reply: wire.BeatReply, scene: Scene) -> None:
 
 
 GOOD: Mapping[str, Kind] = {
-    "Join": Kind(_join, _plain(message_checks.check_join), "Join"),
+    "Join": Kind(_join, _plain(message_checks.check_fields), "Join"),
     "Next": Kind(
         lambda scene: wire.NextRequest(
             envelope=envelope(scene),
@@ -334,17 +334,17 @@ GOOD: Mapping[str, Kind] = {
             phase="training",
             dialed=[wire.DialResult(test=3, verdict="failed", why="nothing listens there")],
         ),
-        _plain(message_checks.check_beat),
+        _plain(message_checks.check_fields),
         "Beat",
     ),
     "Leave": Kind(
         lambda scene: wire.LeaveRequest(envelope=envelope(scene), why="going home"),
-        _plain(message_checks.check_leave),
+        _plain(message_checks.check_fields),
         "Leave",
     ),
     "Status": Kind(
         lambda scene: wire.StatusRequest(envelope=envelope(scene)),
-        _plain(message_checks.check_status),
+        _plain(message_checks.check_fields),
         "Status",
     ),
     "Command": Kind(
@@ -355,7 +355,7 @@ GOOD: Mapping[str, Kind] = {
     ),
     "DialBack": Kind(
         lambda scene: wire.DialBackRequest(envelope=envelope(scene), address="10.0.0.7:7710"),
-        _plain(message_checks.check_dial_back),
+        _plain(message_checks.check_fields),
         "DialBack",
     ),
     "Pull": Kind(
@@ -395,7 +395,7 @@ GOOD: Mapping[str, Kind] = {
         _check_beat_reply,
     ),
     "Receipt": Kind(
-        lambda scene: wire.Receipt(why="the attempt is over"), _plain(message_checks.check_receipt)
+        lambda scene: wire.Receipt(why="the attempt is over"), _plain(message_checks.check_fields)
     ),
     "StatusReply": Kind(_status_reply, _plain(message_checks.check_status_reply)),
     "DialBackReply": Kind(
@@ -406,7 +406,7 @@ GOOD: Mapping[str, Kind] = {
                 wire.DialResult(verdict="untested", why="it did not report in time"),
             ],
         ),
-        _plain(message_checks.check_dial_back_reply),
+        _plain(message_checks.check_fields),
     ),
 }
 

@@ -20,8 +20,6 @@ from fedhp.cluster.protocol.codec import (
     ModelCodec,
     ModelReceiver,
     OutgoingModel,
-    PeerCopies,
-    ReaderCopies,
     row_digest,
 )
 from fedhp.learn.params import Layout, Slot
@@ -250,21 +248,19 @@ def test_two_pulls_at_once_do_not_mix_their_copies() -> None:
     assert np.array_equal(incoming.finish("peer", answer), expected)
 
 
-def test_a_reader_that_is_forgotten_starts_over() -> None:
+def test_only_the_last_readers_and_peers_are_remembered() -> None:
     first, second = walk(2)
-    sent = ReaderCopies(100, readers=2)
+    outgoing = OutgoingModel(CODEC, compression="topk", readers=2)
+    outgoing.offer(first)
     for reader in "abc":
-        assert sent.next_delta(reader, first, base=b"") is None
-    assert sent.next_delta("c", second, base=row_digest(first)) is not None
-    assert sent.next_delta("a", second, base=row_digest(first)) is None  # only two are remembered
-    sent.forget("c")
-    assert sent.next_delta("c", second, base=row_digest(first)) is None
-    copies = PeerCopies(peers=2)
+        assert outgoing.take(reader).encoding == "raw"
+    outgoing.offer(second)
+    assert outgoing.take("c", row_digest(first)).encoding == "topk"
+    assert outgoing.take("a", row_digest(first)).encoding == "raw"
+    incoming = IncomingModels(CODEC, compression="topk", peers=2)
     for peer in "abc":
-        copies.keep(peer, first)
-    assert [bool(copies.get(peer)[1]) for peer in "abc"] == [False, True, True]
-    copies.forget("b")
-    assert copies.get("b") == (None, b"")
+        incoming.finish(peer, sent_over(outgoing.take(peer), incoming.begin(peer)[1]))
+    assert [bool(incoming.begin(peer)[0]) for peer in "abc"] == [False, True, True]
 
 
 def test_a_failure_of_the_sender_does_not_spoil_what_it_knows(

@@ -26,9 +26,8 @@ from fedhp.cluster.protocol.group_codec import (
 from fedhp.cluster.protocol.guard import Refused
 from fedhp.cluster.worker.tree_node import (
     AverageLost,
-    NodeResult,
     NodeRows,
-    NotOpen,
+    NotAvailable,
     OpenAverage,
     TreeNode,
 )
@@ -107,7 +106,7 @@ def test_a_tree_of_nodes_has_the_bits_of_the_simulation(compression: str) -> Non
         root_residual=root_residual,
     )
 
-    async def average() -> dict[int, NodeResult]:
+    async def average() -> dict[int, TreeNode]:
         nodes = {
             worker: TreeNode(
                 ATTEMPT,
@@ -133,7 +132,9 @@ def test_a_tree_of_nodes_has_the_bits_of_the_simulation(compression: str) -> Non
         ]
         await asyncio.gather(*links)
         until = asyncio.get_running_loop().time() + 10
-        return {worker: await node.result(until=until) for worker, node in nodes.items()}
+        for node in nodes.values():
+            await node.wait(until=until)
+        return nodes
 
     results = asyncio.run(average())
     for place, worker in enumerate(workers):
@@ -141,7 +142,7 @@ def test_a_tree_of_nodes_has_the_bits_of_the_simulation(compression: str) -> Non
         if TREE.returning[place]:
             np.testing.assert_array_equal(result.whole, expected.wholes[worker])
         else:
-            np.testing.assert_array_equal(result.change, expected.change)
+            np.testing.assert_array_equal(result.consensus_change, expected.change)
         np.testing.assert_array_equal(result.residual, expected.residuals[place])
         np.testing.assert_array_equal(result.plain, expected.plain)
     np.testing.assert_array_equal(results[4].root_residual, expected.root_residual)
@@ -261,7 +262,7 @@ def test_a_lost_neighbor_loses_the_average() -> None:
         node.begin()
         node.lose(9, "unreachable")
         with pytest.raises(AverageLost) as lost:
-            await node.result(until=asyncio.get_running_loop().time() + 10)
+            await node.wait(until=asyncio.get_running_loop().time() + 10)
         assert lost.value.lost == {9: "unreachable"}
         assert not lost.value.late
         node.close()
@@ -278,10 +279,10 @@ def test_who_is_waited_for_in_vain_is_named() -> None:
             node.take(1, chunk)
         assert reader.complete
         with pytest.raises(AverageLost) as lost:
-            await node.result(until=asyncio.get_running_loop().time())
+            await node.wait(until=asyncio.get_running_loop().time())
         assert lost.value.lost == {9: "deadline"}  # not worker 1, which sent all
         assert lost.value.late
-        with pytest.raises(NotOpen, match="already"):
+        with pytest.raises(NotAvailable, match="already"):
             node.reader(1)
         node.close()
 
@@ -297,13 +298,13 @@ def test_only_the_children_of_the_attempt_get_in() -> None:
         with pytest.raises(Refused) as refused:
             await average.take(ATTEMPT, child="w4", patience=10)
         assert refused.value.reason == "role"
-        with pytest.raises(NotOpen):
+        with pytest.raises(NotAvailable):
             await average.take(Attempt(1, 4, 1), child="w9", patience=10)
-        with pytest.raises(NotOpen) as not_yet:
+        with pytest.raises(NotAvailable) as not_yet:
             await average.take(Attempt(1, 6, 1), child="w9", patience=0)
         assert not_yet.value.reason == "patience"
         await average.open(Attempt(1, 5, 2), None)
-        with pytest.raises(NotOpen):
+        with pytest.raises(NotAvailable):
             await average.take(Attempt(1, 5, 2), child="w9", patience=10)
 
     asyncio.run(scenario())

@@ -23,7 +23,7 @@ from fedhp.cluster.metrics_server import MetricsServer
 from fedhp.cluster.ops import logs
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.security.certificates import init_authority, issue
-from fedhp.cluster.worker.metrics import WorkerMetrics, WorkerSnapshot, worker_health
+from fedhp.cluster.worker.metrics import WorkerMetrics, WorkerSnapshot
 from fedhp.errors import ConfigError, Interrupted
 from net.clusters import PATIENCE, tiny
 from net.federation import experiment, start_federation
@@ -262,7 +262,7 @@ def test_a_worker_serves_its_metrics(certificates: Path, tmp_path: Path) -> None
     ],
 )
 def test_health_of_a_worker(now: WorkerSnapshot, well: bool, words: str) -> None:
-    healthy, message = worker_health(now)
+    healthy, message = WorkerMetrics().update(now)
     assert healthy is well
     assert words in message
 

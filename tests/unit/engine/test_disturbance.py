@@ -69,9 +69,8 @@ def test_what_arrives_has_the_bits_of_the_network(compression: str) -> None:
     arrivals = arrivals_of(ExchangeConfig.model_validate({"compression": compression, **share}))
     last = 5 + COPY_ROUNDS + 1
     for round_index, row in zip([1, 2, 3, 5, last, last + COPY_ROUNDS], rows(6), strict=True):
-        for copies in (outgoing.copies, incoming.copies):
-            if copies is not None:
-                copies.begin_round(round_index)
+        outgoing.copies.begin_round(round_index)
+        incoming.copies.begin_round(round_index)
         outgoing.offer(row)
         encoding, expected = pulled(outgoing, incoming)
         arrivals.begin(round_index)

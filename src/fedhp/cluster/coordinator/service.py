@@ -77,13 +77,13 @@ REQUEST_BYTES = 1 << 16  # of a request for the cost of one more call
 BOUND_CALLS = frozenset({"Join", "Next", "Report", "Beat", "Leave"})
 # A report is checked by its handler, which knows what is expected of the worker.
 CHECKS: Mapping[str, Callable[[Any], None]] = {
-    "Join": message_checks.check_join,
+    "Join": message_checks.check_fields,
     "Next": message_checks.check_next,
-    "Beat": message_checks.check_beat,
-    "Leave": message_checks.check_leave,
-    "Status": message_checks.check_status,
+    "Beat": message_checks.check_fields,
+    "Leave": message_checks.check_fields,
+    "Status": message_checks.check_fields,
     "Command": message_checks.check_command,
-    "DialBack": message_checks.check_dial_back,
+    "DialBack": message_checks.check_fields,
 }
 
 

@@ -33,8 +33,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.guard import Envelopes, Refused
 from fedhp.cluster.protocol.message_checks import (
-    check_dial_back_reply,
-    check_receipt,
+    check_fields,
     check_status_reply,
     one_line,
 )
@@ -181,7 +180,7 @@ def command(
         leading = _Leading(target, patience, notify)
         run = (await leading.status()).reply.run
         request = functools.partial(wire.CommandRequest, **what)
-        receipt = await leading.call("Command", request, check_receipt, run=run)
+        receipt = await leading.call("Command", request, check_fields, run=run)
         return str(receipt.why)
 
     return asyncio.run(send())
@@ -192,7 +191,7 @@ async def dial_back(target: Target, address: str) -> wire.DialBackReply:
     with the name of the target's caller."""
     request = functools.partial(wire.DialBackRequest, address=address)
     reply: wire.DialBackReply = await _Leading(target).call(
-        "DialBack", request, check_dial_back_reply, seconds=limits.DIAL_BACK_SECONDS
+        "DialBack", request, check_fields, seconds=limits.DIAL_BACK_SECONDS
     )
     return reply
 

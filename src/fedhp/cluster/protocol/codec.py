@@ -59,7 +59,7 @@ class BadModel(ValueError):
     """A stream that is not the expected model; `reason` is one stable word."""
 
     def __init__(self, reason: str, sentence: str) -> None:
-        self.reason = reason
+        self.reason, self.text = reason, sentence
         super().__init__(sentence)
 
 
@@ -72,10 +72,19 @@ class Encoded:
     total: int  # bytes of all parts
     digest: bytes  # SHA-256 of all parts
 
-    def chunks(self, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
-        """The stream: the first chunk announces size and encoding, the last one has the digest."""
+    @classmethod
+    def of(cls, encoding: str, parts: Sequence[bytes | memoryview]) -> Encoded:
+        """These parts, one after the other."""
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        return cls(encoding, tuple(parts), sum(map(len, parts)), digest.digest())
+
+    def chunks(self, envelope: wire.Envelope, size: int = 0) -> Iterator[wire.Chunk]:
+        """The stream: the first chunk announces size and encoding, the last one has the digest.
+        size: bytes of a chunk, if less than can be."""
         left, first = self.total, True
-        for data in _pieces(self.parts, limits.MODEL_CHUNK_BYTES):
+        for data in _pieces(self.parts, size or limits.MODEL_CHUNK_BYTES):
             left -= len(data)
             chunk = wire.Chunk(data=data)
             if first:
@@ -179,10 +188,7 @@ class ModelCodec:
         header, _ = self.frame(encoding, count)
         parts: list[bytes | memoryview] = [len(header).to_bytes(_LENGTH_BYTES, "little") + header]
         parts += [array.view(np.uint8).data for array in arrays if array.size]
-        digest = hashlib.sha256()
-        for part in parts:
-            digest.update(part)
-        return Encoded(encoding, tuple(parts), sum(map(len, parts)), digest.digest())
+        return Encoded.of(encoding, parts)
 
 
 class ModelReceiver:
@@ -210,22 +216,29 @@ class ModelReceiver:
         """Take the next chunk of the stream."""
         data = chunk.data
         if not self._total:
-            self._announce(chunk)
+            if chunk.encoding not in self._encodings:
+                allowed = ", ".join(self._encodings)
+                refuse("encoding", f"the encoding is {chunk.encoding[:20]!r}; expected: {allowed}")
+            least = _LENGTH_BYTES + len("{}") + self._codec.frame(chunk.encoding, 0)[1]
+            largest = self._codec.max_file[chunk.encoding]
+            if not least <= chunk.total <= min(largest, limits.MODEL_BYTES):
+                refuse("size", f"{chunk.total} bytes announced; expected: {least} to {largest}")
+            self._total, self._encoding = chunk.total, chunk.encoding
         elif chunk.total or chunk.encoding:
-            _refuse("header", "a later chunk announces size or encoding again")
+            refuse("header", "a later chunk announces size or encoding again")
         if self._complete or len(data) > self._total - self._received:
-            _refuse("size", f"there is data after the announced end of {self._total} bytes")
+            refuse("size", f"there is data after the announced end of {self._total} bytes")
         if len(data) > limits.MODEL_CHUNK_BYTES:
-            _refuse("size", f"a chunk has {len(data)} bytes, over {limits.MODEL_CHUNK_BYTES}")
+            refuse("size", f"a chunk has {len(data)} bytes, over {limits.MODEL_CHUNK_BYTES}")
         if not data and not chunk.digest:
-            _refuse("empty", "a chunk has no data")
+            refuse("empty", "a chunk has no data")
         self._digest.update(data)
         self._take(memoryview(data))
         if chunk.digest:
             if self._received < self._total:
                 self._refuse_truncated()
             if chunk.digest != self._digest.digest():
-                _refuse("digest", "the digest is not that of the data")
+                refuse("digest", "the digest is not that of the data")
             self._complete = True
 
     def finish(self) -> Row:
@@ -233,20 +246,8 @@ class ModelReceiver:
         if self._received < self._total or not self._total:
             self._refuse_truncated()
         if not self._complete or self._tensors is None:
-            _refuse("digest", "the stream ends without the digest of its data")
-        return _finite(self._decoded(self._tensors))
-
-    def _announce(self, chunk: wire.Chunk) -> None:
-        """Refuse at once what cannot be the expected file, by its encoding and size."""
-        total = chunk.total
-        if chunk.encoding not in self._encodings:
-            allowed = ", ".join(self._encodings)
-            _refuse("encoding", f"the encoding is {chunk.encoding[:20]!r}; expected: {allowed}")
-        least = _LENGTH_BYTES + len("{}") + self._codec.frame(chunk.encoding, 0)[1]
-        largest = self._codec.max_file[chunk.encoding]
-        if not least <= total <= min(largest, limits.MODEL_BYTES):
-            _refuse("size", f"{total} bytes are announced; expected: {least} to {largest}")
-        self._total, self._encoding = total, chunk.encoding
+            refuse("digest", "the stream ends without the digest of its data")
+        return finite(self._decoded(self._tensors))
 
     def _take(self, data: memoryview) -> None:
         """Copy data to where it belongs: the header first, then the tensors."""
@@ -275,14 +276,14 @@ class ModelReceiver:
             length = int.from_bytes(self._head, "little")
             longest = self._codec.max_header[self._encoding]
             if not 2 <= length <= min(longest, self._total - _LENGTH_BYTES):
-                _refuse("header", f"the header has {length} bytes; expected: 2 to {longest}")
+                refuse("header", f"the header has {length} bytes; expected: 2 to {longest}")
             self._head_end = _LENGTH_BYTES + length
             return
         size = self._total - self._head_end
         count = size // 8 if self._encoding == "topk" else 0
         own_header, expected = self._codec.frame(self._encoding, count)
         if size != expected or count > self._codec.max_count[self._encoding]:
-            _refuse("size", f"the tensors have {size} bytes; expected: {expected}")
+            refuse("size", f"the tensors have {size} bytes; expected: {expected}")
         header = bytes(self._head[_LENGTH_BYTES:])
         if header == own_header:
             self._spans = [(size, 0)]  # written by this program, for this model
@@ -292,7 +293,7 @@ class ModelReceiver:
         self._tensors = np.empty(size, dtype=np.uint8)
 
     def _refuse_truncated(self) -> NoReturn:
-        _refuse("truncated", f"the stream ends after {self._received} of {self._total} bytes")
+        refuse("truncated", f"the stream ends after {self._received} of {self._total} bytes")
 
     def _decoded(self, tensors: NDArray[np.uint8]) -> Row:
         if self._encoding == "raw":
@@ -302,16 +303,13 @@ class ModelReceiver:
         if self._encoding == "int8":
             split = 4 * len(self._codec.ends)
             scales, codes = tensors[:split].view("<f4"), tensors[split:].view(np.int8)
-            if not all_finite(scales) or (scales < 0).any():
-                _refuse("scale", "a scale is negative or not finite")
-            if len(codes) and codes.min() < -INT8_LEVELS:
-                _refuse("range", f"a code is below {-INT8_LEVELS}")
+            check_int8(codes, scales)
             return from_int8(codes, scales, self._codec.ends)
         indices, values = np.split(tensors.view("<u4"), 2)
         if (indices[1:] <= indices[:-1]).any() or (indices[-1:] >= self._codec.width).any():
-            _refuse("index", f"the indices do not rise strictly below {self._codec.width}")
+            refuse("index", f"the indices do not rise strictly below {self._codec.width}")
         assert self._known is not None  # topk is refused without
-        return add_delta(self._known, Delta(indices, _finite(values.view("<f4"))))
+        return add_delta(self._known, Delta(indices, finite(values.view("<f4"))))
 
 
 def row_digest(row: Row) -> bytes:
@@ -319,15 +317,24 @@ def row_digest(row: Row) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(row, dtype="<f4").data).digest()
 
 
-def _refuse(reason: str, sentence: str) -> NoReturn:
+def refuse(reason: str, sentence: str) -> NoReturn:
+    """End a stream that is not the expected one."""
     raise BadModel(reason, sentence)
 
 
-def _finite(values: NDArray[Any]) -> NDArray[Any]:
+def finite(values: NDArray[Any]) -> NDArray[Any]:
     """The same values; before any arithmetic, for a signalling NaN makes numpy warn."""
     if not all_finite(values):
-        _refuse("nan", "the model has values that are not finite")
+        refuse("nan", "the model has values that are not finite")
     return values
+
+
+def check_int8(codes: NDArray[np.int8], scales: NDArray[np.float32]) -> None:
+    """Refuse codes and scales that no sender makes."""
+    if not all_finite(scales) or (scales < 0).any():
+        refuse("scale", "a scale is negative or not finite")
+    if len(codes) and codes.min() < -INT8_LEVELS:
+        refuse("range", f"a code is below {-INT8_LEVELS}")
 
 
 def _pieces(parts: Sequence[bytes | memoryview], size: int) -> Iterator[bytes]:
@@ -354,10 +361,10 @@ def _parse_header(header: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:  # of the header itself, or of a number in it
         raise BadModel("header", "the header is not JSON, or has a name twice") from error
     if header[:1] != b"{" or not isinstance(table, dict):
-        _refuse("header", "the header is not a table")
+        refuse("header", "the header is not a table")
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        _refuse("header", "the metadata of the header is not a table of texts")
+        refuse("header", "the metadata of the header is not a table of texts")
     return table
 
 
@@ -370,13 +377,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _spans(table: Mapping[str, Any], entries: Sequence[TensorEntry]) -> list[tuple[int, int]]:
     """Where a file's tensors go, in its order: (end in the file, shift to our order)."""
     if table.keys() != {entry.name for entry in entries}:
-        _refuse("name", "the header does not name exactly the tensors of the model")
+        refuse("name", "the header does not name exactly the tensors of the model")
     placed = sorted((*_offsets(table[entry.name], entry), entry.start) for entry in entries)
     spans: list[tuple[int, int]] = []
     at = 0
     for start, stop, ours in placed:
         if start != at:
-            _refuse("offsets", "tensors overlap, or leave a gap")
+            refuse("offsets", "tensors overlap, or leave a gap")
         at = stop
         if spans and spans[-1][1] == ours - start:
             spans[-1] = (stop, ours - start)
@@ -388,17 +395,17 @@ def _spans(table: Mapping[str, Any], entries: Sequence[TensorEntry]) -> list[tup
 def _offsets(received: Any, entry: TensorEntry) -> tuple[int, int]:
     """Where a file has this tensor, if its header entry is the expected one."""
     if not isinstance(received, dict) or received.keys() != {"dtype", "shape", "data_offsets"}:
-        _refuse("header", "an entry of the header is not dtype, shape and data_offsets")
+        refuse("header", "an entry of the header is not dtype, shape and data_offsets")
     if received["dtype"] != entry.dtype:
-        _refuse("dtype", f"{entry.name} is not of dtype {entry.dtype}")
+        refuse("dtype", f"{entry.name} is not of dtype {entry.dtype}")
     if not _is_int_list(received["shape"]) or received["shape"] != list(entry.shape):
-        _refuse("shape", f"the shape of {entry.name} is not {list(entry.shape)}")
+        refuse("shape", f"the shape of {entry.name} is not {list(entry.shape)}")
     offsets = received["data_offsets"]
     if not _is_int_list(offsets) or len(offsets) != 2:
-        _refuse("offsets", f"the offsets of {entry.name} are not two numbers")
+        refuse("offsets", f"the offsets of {entry.name} are not two numbers")
     start, stop = offsets
     if stop - start != entry.stop - entry.start:
-        _refuse("offsets", f"the offsets of {entry.name} do not fit its shape")
+        refuse("offsets", f"the offsets of {entry.name} do not fit its shape")
     return start, stop
 
 
@@ -409,75 +416,6 @@ def _is_int_list(value: Any) -> bool:
 # --- both sides of a transfer: what to send to a reader, how to read what a peer sends ---------
 
 
-class OutgoingModel:
-    """The model a worker serves: encoded once for all readers or, with topk, for each reader."""
-
-    def __init__(
-        self, codec: ModelCodec, *, compression: str = "none", share: float = 0.1, readers: int = 32
-    ) -> None:
-        self.codec = codec
-        self.encoding = ENCODING_OF[compression]
-        self.copies: ReaderCopies | None = None  # with topk
-        if self.encoding == "topk":
-            self.copies = ReaderCopies(topk_count(share, codec.width), readers=readers)
-        # By exchange of the round; both change at once, for threads.
-        self._offered: dict[int, tuple[Row, Encoded]] = {}
-
-    def offer(self, row: Row, exchange: int = 0) -> None:
-        """Serve this row in an exchange of the round; it must not change while it is served. The
-        first one ends the round before."""
-        whole = self.encoding if self.copies is None else "raw"
-        offered = row, self.codec.encode(row, whole)
-        self._offered = {**self._offered, exchange: offered} if exchange else {0: offered}
-
-    def withdraw(self, exchange: int) -> None:
-        """Free the row of an exchange that all its readers have had."""
-        self._offered.pop(exchange, None)
-
-    def take(self, reader: str, base: bytes = b"", exchange: int = 0) -> Encoded:
-        """What to send to a reader; base: the digest of its copy, from its request."""
-        if exchange not in self._offered:
-            raise LookupError("no model is offered for this exchange")
-        row, encoded = self._offered[exchange]
-        if self.copies is None:
-            return encoded
-        delta = self.copies.next_delta(reader, row, base=base)
-        return encoded if delta is None else self.codec.encode_delta(delta)
-
-    def forget(self, reader: str) -> None:
-        """Free what topk remembers of a reader."""
-        if self.copies is not None:
-            self.copies.forget(reader)
-
-
-class IncomingModels:
-    """The models a worker pulls: a receiver for each stream and, with topk, a copy per peer."""
-
-    def __init__(self, codec: ModelCodec, *, compression: str = "none", peers: int = 32) -> None:
-        self.codec = codec
-        self.encoding = ENCODING_OF[compression]
-        self.copies = PeerCopies(peers=peers) if self.encoding == "topk" else None
-
-    def begin(self, peer: str) -> tuple[bytes, ModelReceiver]:
-        """For one pull: the base to name in the request, and the receiver of the answer."""
-        if self.copies is None:
-            return b"", ModelReceiver(self.codec, sorted({"raw", self.encoding}))
-        known, base = self.copies.get(peer)  # one copy for both, whatever arrives meanwhile
-        return base, ModelReceiver(self.codec, ["raw", self.encoding], known=known)
-
-    def finish(self, peer: str, receiver: ModelReceiver) -> Row:
-        """The peer's model, once its stream has ended; remembered for the next delta."""
-        row = receiver.finish()
-        if self.copies is not None:
-            self.copies.keep(peer, row)
-        return row
-
-    def forget(self, peer: str) -> None:
-        """Free the copy of a peer's model."""
-        if self.copies is not None:
-            self.copies.forget(peer)
-
-
 class _RecentlyUsed(OrderedDict[str, V]):
     """Keeps the values that were put in last, at most `limit` of them, for COPY_ROUNDS rounds."""
 
@@ -486,12 +424,15 @@ class _RecentlyUsed(OrderedDict[str, V]):
         self._limit = limit
         self._round = 0
         self._put_in: dict[str, int] = {}  # the round of each
+        self.lock = Lock()
 
     def begin_round(self, round_index: int) -> None:
-        self._round = round_index
-        for key in [key for key in self if not is_kept(self._put_in[key], round_index)]:
-            del self[key]
-        self._put_in = {key: self._put_in[key] for key in self}
+        """Drop the values that were not put in for some rounds."""
+        with self.lock:
+            self._round = round_index
+            for key in [key for key in self if not is_kept(self._put_in[key], round_index)]:
+                del self[key]
+            self._put_in = {key: self._put_in[key] for key in self}
 
     def put(self, key: str, value: V) -> None:
         self[key] = value
@@ -509,45 +450,56 @@ class _ReaderCopy:
     after: bytes = b""  # digest of the row with the delta
 
 
-class ReaderCopies:
-    """The sender's side of topk: what each reader has, as far as the reader has confirmed it.
+class OutgoingModel:
+    """The model a worker serves: encoded once for all readers or, with topk, for each reader.
 
-    Two states are kept for a reader: the one it last named, and that state with the last
+    With topk two states are kept for a reader: the one it last named, and that state with the last
     delta. It names one of them in its next request, so a transfer that failed is noticed.
     """
 
-    def __init__(self, count: int, *, readers: int) -> None:
-        """count: values in a delta, 0 for none; another reader than the last ones starts over."""
-        self.count = count
-        self._copies: _RecentlyUsed[_ReaderCopy] = _RecentlyUsed(readers)
-        self._lock = Lock()
+    def __init__(
+        self, codec: ModelCodec, *, compression: str = "none", share: float = 0.1, readers: int = 32
+    ) -> None:
+        """readers: of which topk remembers a copy; another one than the last ones starts over."""
+        self.codec = codec
+        topk = compression == "topk"
+        self._encoding = "raw" if topk else ENCODING_OF[compression]  # of the whole model
+        self._count = topk_count(share, codec.width) if topk else 0  # values in a delta
+        self.copies: _RecentlyUsed[_ReaderCopy] = _RecentlyUsed(readers)
+        # By exchange of the round; both change at once, for threads.
+        self._offered: dict[int, tuple[Row, Encoded]] = {}
 
-    def begin_round(self, round_index: int) -> None:
-        """Drop the copies that were not used for some rounds."""
-        with self._lock:
-            self._copies.begin_round(round_index)
+    def offer(self, row: Row, exchange: int = 0) -> None:
+        """Serve this row in an exchange of the round; it must not change while it is served. The
+        first one ends the round before."""
+        offered = row, self.codec.encode(row, self._encoding)
+        self._offered = {**self._offered, exchange: offered} if exchange else {0: offered}
 
-    def next_delta(self, reader: str, row: Row, *, base: bytes) -> Delta | None:
-        """What to send to a reader whose copy has the digest `base`; None: the whole row."""
-        with self._lock:
-            known = self._known(reader, base) if self.count else None
+    def withdraw(self, exchange: int) -> None:
+        """Free the row of an exchange that all its readers have had."""
+        self._offered.pop(exchange, None)
+
+    def take(self, reader: str, base: bytes = b"", exchange: int = 0) -> Encoded:
+        """What to send to a reader; base: the digest of its copy, from its request."""
+        if exchange not in self._offered:
+            raise LookupError("no model is offered for this exchange")
+        row, encoded = self._offered[exchange]
+        if not self._count:
+            return encoded
+        with self.copies.lock:
+            known = self._known(reader, base)
             if known is None:
-                self._copies.put(reader, _ReaderCopy(row.copy(), row_digest(row)))
-                return None
+                self.copies.put(reader, _ReaderCopy(row.copy(), row_digest(row)))
+                return encoded
             with np.errstate(over="ignore"):
-                delta = largest_changes(row - known, self.count)
+                delta = largest_changes(row - known, self._count)
             after = row_digest(add_delta(known, delta))
-            self._copies.put(reader, _ReaderCopy(known, base, delta, after))
-            return delta
-
-    def forget(self, reader: str) -> None:
-        """Free what is remembered of a reader."""
-        with self._lock:
-            self._copies.pop(reader, None)
+            self.copies.put(reader, _ReaderCopy(known, base, delta, after))
+        return self.codec.encode_delta(delta)
 
     def _known(self, reader: str, base: bytes) -> Row | None:
         """The reader's copy, if it is one of the two states that are known."""
-        copy = self._copies.get(reader)
+        copy = self.copies.get(reader)
         if copy is None or not base:
             return None
         if base == copy.digest:
@@ -555,35 +507,30 @@ class ReaderCopies:
         if copy.delta is not None and base == copy.after:
             copy.row[copy.delta.indices] += copy.delta.values
             # Stored at once: the delta must not be added twice if what follows fails.
-            self._copies[reader] = _ReaderCopy(copy.row, base)
+            self.copies[reader] = _ReaderCopy(copy.row, base)
             return copy.row
         return None
 
 
-class PeerCopies:
-    """The reader's side of topk: its copy of each peer's model, and the copies' digests."""
+class IncomingModels:
+    """The models a worker pulls: a receiver for each stream and, with topk, a copy per peer."""
 
-    def __init__(self, *, peers: int) -> None:
-        self._copies: _RecentlyUsed[tuple[Row, bytes]] = _RecentlyUsed(peers)
-        self._lock = Lock()
+    def __init__(self, codec: ModelCodec, *, compression: str = "none", peers: int = 32) -> None:
+        self.codec = codec
+        self._encodings = sorted({"raw", ENCODING_OF[compression]})
+        # Of each peer's model, never written to, and its digest.
+        self.copies: _RecentlyUsed[tuple[Row, bytes]] = _RecentlyUsed(peers)
 
-    def begin_round(self, round_index: int) -> None:
-        """Drop the copies that were not used for some rounds."""
-        with self._lock:
-            self._copies.begin_round(round_index)
+    def begin(self, peer: str) -> tuple[bytes, ModelReceiver]:
+        """For one pull: the base to name in the request, and the receiver of the answer."""
+        known, base = self.copies.get(peer, (None, b""))  # one for both, whatever arrives meanwhile
+        return base, ModelReceiver(self.codec, self._encodings, known=known)
 
-    def get(self, peer: str) -> tuple[Row | None, bytes]:
-        """The copy of this peer's model, never written to, and its digest; or None and b""."""
-        with self._lock:
-            return self._copies.get(peer, (None, b""))
-
-    def keep(self, peer: str, row: Row) -> None:
-        """Remember a copy of this peer's model as it was reconstructed."""
-        copy = row.copy(), row_digest(row)
-        with self._lock:
-            self._copies.put(peer, copy)
-
-    def forget(self, peer: str) -> None:
-        """Free the copy of a peer's model."""
-        with self._lock:
-            self._copies.pop(peer, None)
+    def finish(self, peer: str, receiver: ModelReceiver) -> Row:
+        """The peer's model, once its stream has ended; remembered for the next delta."""
+        row = receiver.finish()
+        if "topk" in self._encodings:
+            copy = row.copy(), row_digest(row)
+            with self.copies.lock:
+                self.copies.put(peer, copy)
+        return row

@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
-from fedhp.cluster.protocol.codec import BadModel, GroupStream
+from fedhp.cluster.protocol.codec import GroupStream, check_int8, finite, refuse
 from fedhp.exchange.group import CHUNKS
-from fedhp.learn.quantize import INT8_LEVELS, all_finite, from_int8_blocks, to_int8_blocks
+from fedhp.learn.quantize import all_finite, from_int8_blocks, to_int8_blocks
 from fedhp.timing import INT8_BLOCK, int8_bytes
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class FragmentCodec:
     def encode(self, kind: GroupStream, piece: Piece, values: Values) -> bytes:
         """The bytes of a piece."""
         if not all_finite(values):
-            _refuse("nan", "a sum has values that are not finite; it cannot be sent")
+            refuse("nan", "a sum has values that are not finite; it cannot be sent")
         if piece.plain:
             return values.astype("<f8" if kind == "sum" else "<f4").tobytes()
         if self.compression == "none":
@@ -99,17 +99,14 @@ class FragmentCodec:
         """The values of a piece, or BadModel."""
         if len(data) != self.size(kind, piece):
             expected = self.size(kind, piece)
-            _refuse("size", f"a piece has {len(data)} bytes; expected: {expected}")
+            refuse("size", f"a piece has {len(data)} bytes; expected: {expected}")
         if piece.plain or self.compression == "none":
             dtype = "<f8" if piece.plain and kind == "sum" else "<f4"
-            return _finite(np.frombuffer(data, dtype=dtype))
+            return finite(np.frombuffer(data, dtype=dtype))
         split = 4 * -(-piece.count // INT8_BLOCK)
         scales, codes = np.frombuffer(data[:split], "<f4"), np.frombuffer(data[split:], np.int8)
-        if not all_finite(scales) or (scales < 0).any():
-            _refuse("scale", "a scale is negative or not finite")
-        if codes.min() < -INT8_LEVELS:
-            _refuse("range", f"a code is below {-INT8_LEVELS}")
-        return _finite(from_int8_blocks(codes, scales))
+        check_int8(codes, scales)
+        return finite(from_int8_blocks(codes, scales))
 
 
 class PieceReader:
@@ -132,25 +129,23 @@ class PieceReader:
         """The number of the next piece, and its values."""
         arrived = time.monotonic()
         if self.complete:
-            _refuse("size", "there is data after the last piece")
+            refuse("size", "there is data after the last piece")
         if not self.taken:
             total = self._codec.total(self._kind)
             if chunk.encoding != self._kind:
-                _refuse(
-                    "encoding", f"the stream is {chunk.encoding[:20]!r}; expected: {self._kind}"
-                )
+                refuse("encoding", f"the stream is {chunk.encoding[:20]!r}; expected: {self._kind}")
             if chunk.total != total:
-                _refuse("size", f"{chunk.total} bytes are announced; expected: {total}")
+                refuse("size", f"{chunk.total} bytes are announced; expected: {total}")
         elif chunk.total or chunk.encoding:
-            _refuse("header", "a later piece announces size or encoding again")
+            refuse("header", "a later piece announces size or encoding again")
         number = self.taken
         if not 0 <= chunk.ready <= limits.FOREVER:
-            _refuse("range", "the time at which a piece was ready is negative or not finite")
+            refuse("range", "the time at which a piece was ready is negative or not finite")
         values = self._codec.decode(self._kind, self._codec.pieces[number], chunk.data)
         self._digest.update(chunk.data)
         last = number + 1 == len(self._codec.pieces)
         if chunk.digest != (self._digest.digest() if last else b""):
-            _refuse("digest", "the digest is not that of the data, or not in the last piece")
+            refuse("digest", "the digest is not that of the data, or not in the last piece")
         self.taken += 1
         self.bytes += len(chunk.data)
         self.timing.add(len(chunk.data), arrived=arrived, ready=chunk.ready)
@@ -222,13 +217,3 @@ class LinkTiming:
                 seconds += arrived - before
             before = arrived
         return total, seconds
-
-
-def _refuse(reason: str, sentence: str) -> NoReturn:
-    raise BadModel(reason, sentence)
-
-
-def _finite(values: Values) -> Values:
-    if not all_finite(values):
-        _refuse("nan", "a piece has values that are not finite")
-    return values

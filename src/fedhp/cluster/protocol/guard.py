@@ -231,8 +231,13 @@ class Guard:
             sender = self._known(peer)
             if not envelope.ByteSize():
                 raise Refused("missing", "the message has no envelope")
-            if envelope.version != limits.PROTOCOL_VERSION:
-                raise _other_version(envelope.version)
+            if (version := envelope.version) != limits.PROTOCOL_VERSION:
+                behind = "sender" if version < limits.PROTOCOL_VERSION else "receiver"
+                raise Refused(
+                    "version",
+                    f"the sender uses protocol version {version}, the receiver version "
+                    f"{limits.PROTOCOL_VERSION}: update fedhp on the {behind}'s machine",
+                )
             if envelope.sender != peer:
                 raise Refused(
                     "sender",
@@ -240,11 +245,9 @@ class Guard:
                     f"{quoted(envelope.sender)}",
                 )
             if not roles & rule.allowed:
-                needed = _either(rule.allowed)
-                raise Refused(
-                    "role",
-                    f"{quoted(peer)} has the role {_either(roles)}; this call needs {needed}",
-                )
+                has, needed = (" or ".join(sorted(each)) for each in (roles, rule.allowed))
+                text = f"{quoted(peer)} has the role {has}; this call needs {needed}"
+                raise Refused("role", text)
             # Run, epoch and leader are those of this process, as far as they have to.
             run, epoch = envelope.run, envelope.epoch
             if run != self.run and (run or not rule.without_run):
@@ -362,19 +365,6 @@ def quoted(value: str) -> str:
     """A text from outside, quoted for a message or a log: one short printable line."""
     shown = value if len(value) <= limits.NAME_LENGTH else value[: limits.NAME_LENGTH] + "..."
     return ascii(shown)
-
-
-def _either(roles: frozenset[str]) -> str:
-    return " or ".join(sorted(roles))
-
-
-def _other_version(version: int) -> Refused:
-    behind = "sender" if version < limits.PROTOCOL_VERSION else "receiver"
-    return Refused(
-        "version",
-        f"the sender uses protocol version {version}, the receiver version "
-        f"{limits.PROTOCOL_VERSION}: update fedhp on the {behind}'s machine",
-    )
 
 
 class TicketPurpose(StrEnum):
@@ -537,7 +527,15 @@ class Follower:
                 f"the coordinator has epoch {epoch}, but this worker follows epoch {self.epoch}",
             )
         if self.token:
-            self._check_line(line, epoch=epoch)
+            if {leader.epoch: leader.token for leader in line}.get(self.epoch) != self.token:
+                raise Refused("epoch", self._other_leader(epoch))
+            later = [leader for leader in line if leader.epoch > self.epoch]
+            if later and later[0].start < self.committed:
+                raise Refused(
+                    "epoch",
+                    f"the coordinator of epoch {later[0].epoch} began after {later[0].start}, but "
+                    f"this worker has seen the commit of {self.committed}: {COPY}",
+                )
         if committed.round_index < self.committed.round_index:
             raise Refused(
                 "epoch",
@@ -553,18 +551,6 @@ class Follower:
         if self.token and (epoch, token) != (self.epoch, self.token):
             raise Refused("epoch", self._other_leader(epoch))
         self.committed = max(self.committed, committed)
-
-    def _check_line(self, line: Line, *, epoch: int) -> None:
-        tokens = {leader.epoch: leader.token for leader in line}
-        if tokens.get(self.epoch) != self.token:
-            raise Refused("epoch", self._other_leader(epoch))
-        later = [leader for leader in line if leader.epoch > self.epoch]
-        if later and later[0].start < self.committed:
-            raise Refused(
-                "epoch",
-                f"the coordinator of epoch {later[0].epoch} began after {later[0].start}, but this "
-                f"worker has seen the commit of {self.committed}: {COPY}",
-            )
 
     def _other_leader(self, epoch: int) -> str:
         if epoch == self.epoch:

@@ -31,7 +31,7 @@ from fedhp.cluster.protocol.message_checks import (
     one_line,
 )
 from fedhp.cluster.protocol.setup import CORRECTION
-from fedhp.cluster.protocol.stubs import CoordinatorStub
+from fedhp.cluster.protocol.stubs import CoordinatorStub, Stub
 from fedhp.cluster.security.leader_proof import new_nonce
 from fedhp.cluster.security.tls import Cause, cause_of, open_coordinator_channel
 from fedhp.cluster.worker.session import WorkerSession
@@ -92,7 +92,7 @@ class CoordinatorClient:
         self._give_up = give_up
         self._tries = 0
         self._channel: grpc.aio.Channel | None = None
-        self._stub: CoordinatorStub | None = None  # of this channel
+        self._stub: Stub | None = None  # of this channel
         self._shown = session.certificates.current()  # with which the channel was opened
         self._diagnosis: asyncio.Task[None] | None = None
         self._diagnosed = -math.inf  # when, last
@@ -277,8 +277,32 @@ class CoordinatorClient:
             try:
                 if self._finder is not None and self._channel is None:
                     self.address = await self._finder()
-                self._put_envelopes(method, request, attempt)
-                return await self._answer(self._call(method)(request, timeout=timeout))
+                # One is never used twice, also where the message is the same.
+                session = self._session
+                if method == "Join":
+                    # The run is not known before; naming it now would bind the worker to it.
+                    first = Attempt(session.guard.epoch, 0, 0)
+                    request.envelope.CopyFrom(session.envelopes.make(attempt=first))
+                    request.nonce = new_nonce()
+                else:
+                    request.envelope.CopyFrom(session.envelope())
+                if attempt is not None:
+                    request.report.envelope.CopyFrom(session.envelope(attempt))
+                call = self._pending = self._call(method)(request, timeout=timeout)
+                self._last_heard = time.monotonic()
+                try:
+                    reply = await call
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling() or not call.cancelled():
+                        raise
+                    raise NoCoordinator(f"{self.address} is silent") from None
+                finally:
+                    self._pending = None
+                self.answered = time.monotonic()
+                if session.phase == ALONE:
+                    session.enter("waiting")
+                return reply
             except grpc.aio.AioRpcError as error:
                 self._raise_unless_transient(method, error)
                 cause = await self._cause(error)
@@ -333,36 +357,6 @@ class CoordinatorClient:
         if self._give_up is not None:
             return self._give_up
         return math.inf if self.joined else JOIN_PATIENCE
-
-    async def _answer(self, call: Any) -> Any:
-        self._pending, self._last_heard = call, time.monotonic()
-        try:
-            reply = await call
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling() or not call.cancelled():
-                raise
-            raise NoCoordinator(f"{self.address} is silent") from None
-        finally:
-            self._pending = None
-        self.answered = time.monotonic()
-        if self._session.phase == ALONE:
-            self._session.enter("waiting")
-        return reply
-
-    def _put_envelopes(self, method: str, request: Any, attempt: Attempt | None) -> None:
-        """One is never used twice, also where the message is the same."""
-        session = self._session
-        if method == "Join":
-            # The run is not known before; naming it afterwards would bind the worker to it.
-            envelope = session.envelopes.make(attempt=Attempt(session.guard.epoch, 0, 0))
-            request.nonce = new_nonce()
-        elif method == "Next" and attempt is not None:
-            envelope = session.envelope()
-            request.report.envelope.CopyFrom(session.envelope(attempt))
-        else:
-            envelope = session.envelope(attempt)
-        request.envelope.CopyFrom(envelope)
 
     def _raise_unless_transient(self, method: str, error: grpc.aio.AioRpcError) -> None:
         if error.code() in TRANSIENT:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 import numpy as np
@@ -55,30 +55,17 @@ class TrainingResult:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedModel:
-    """The model after an exchange, not yet the current one, and the distances to the peers."""
-
-    model: StoredModel
-    distances: dict[int, float]  # by peer
-    digest: bytes  # SHA-256 of the part that is sent
-
-
-@dataclass(frozen=True, slots=True)
 class RoundResult:
     """What a round ends with; accuracies are NaN where nothing was tested."""
 
-    mixed: MixedModel
-    accuracy: float
-    whole_accuracy: float
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRoundResult:
-    """What a round of group averages ends with."""
-
-    tested: RoundResult
-    consensus: bytes  # its digest
-    change_norms: list[float]  # of what the worker brings into the next average, by fragment
+    digest: bytes  # SHA-256 of the part of the model that is sent
+    accuracy: float = float("nan")
+    whole_accuracy: float = float("nan")
+    distances: dict[int, float] = field(default_factory=dict)  # by peer
+    # With group averages: the digest of the consensus, and what the worker brings into the next
+    # average of each fragment.
+    consensus: bytes = b""
+    change_norms: Sequence[float] = ()
 
 
 def change_norms(model: StoredModel, layout: Layout, fragments: int) -> list[float]:
@@ -192,18 +179,11 @@ class Learner:
             local_steps, round_index=round_index, learning_rate=learning_rate
         )
         self._sends = local_steps > 0  # nobody reads the model of a worker that does not train
-        check_finite(
-            loss,
-            norm,
-            worked=local_steps > 0,
-            round_index=round_index,
-            learning_rate=learning_rate,
-            training=self.prepared.experiment.training,
-        )
-        seconds = time.monotonic() - started
-        row = self._shard.mixer.offered(self.worker)
         # A report has numbers only; the record has none where there was no step.
         measured = (float(loss[ONLY]), float(norm[ONLY])) if steps else (0.0, 0.0)
+        self._check_finite(*measured, round_index, learning_rate)
+        seconds = time.monotonic() - started
+        row = self._shard.mixer.offered(self.worker)
         return TrainingResult(*measured, seconds, row)
 
     def estimate(self, round_index: int) -> Estimate:
@@ -250,6 +230,7 @@ class Learner:
         attempt: Attempt,
         on_part: bool,
         on_whole: bool,
+        fragments: int = 0,
     ) -> RoundResult:
         """Measure the distances to all received models, mix those that have a weight, test what is
         to be tested and store the mixed model durably. After a group average there are no weights,
@@ -259,37 +240,37 @@ class Learner:
         model = tested = StoredModel(
             rows.mixed[ONLY].cpu().numpy().copy(),
             rows.after_counters[ONLY].cpu().numpy().copy(),
-            self._groups.state.after_commit(ONLY) if self.averages_groups else {},
+            self.groups.state.after_commit(ONLY) if self.averages_groups else {},
         )
         if self.averages_groups:
             tested = served(model)
         accuracy = self.test(tested, whole=False) if on_part else float("nan")
         whole_accuracy = self.test(tested, whole=True) if on_whole else float("nan")
         if not self.stopped():  # else nobody waits for it any more
-            self.write(attempt, model)
-        mixed = MixedModel(model, distances, self.digest(model.row))
-        return RoundResult(mixed, accuracy, whole_accuracy)
+            self.store.write(attempt, model, keeping=self.committed, on_disk=self.kept)
+        ended = RoundResult(
+            row_digest(model.row[: self.layout.mixed]), accuracy, whole_accuracy, distances
+        )
+        if not self.averages_groups:
+            return ended
+        return replace(
+            ended,
+            consensus=row_digest(model.group["consensus"]),
+            change_norms=change_norms(model, self.layout, fragments),
+        )
 
     def test(self, model: StoredModel, *, whole: bool) -> float:
         """The metric of a model on the run's test samples, or on all of them."""
         (tested,) = self._shard.tester.evaluate(model.row, whole=whole, everyone=False)
         return tested.metric
 
-    def digest(self, row: NDArray[np.float32]) -> bytes:
-        """SHA-256 of the part of a model that is sent."""
-        return row_digest(row[: self.layout.mixed])
-
-    def write(self, attempt: Attempt, model: StoredModel) -> None:
-        """Store a model durably, in addition to the current one."""
-        self.store.write(attempt, model, keeping=self.committed, on_disk=self.kept)
-
     # --- one round with a group average, in the thread -------------------------------------
 
     def contribute(self, columns: Columns) -> NodeRows:
         """What this worker brings into an average of these columns."""
         worker = np.array([self.worker])
-        brings = self._groups.contributions(worker, columns)
-        known = self._groups.root_rows(self.worker, columns)
+        brings = self.groups.contributions(worker, columns)
+        known = self.groups.root_rows(self.worker, columns)
         return NodeRows(
             change=brings.changes[ONLY],
             residual=brings.residuals[ONLY],
@@ -297,14 +278,6 @@ class Learner:
             consensus=known.consensus.copy(),
             momentum=known.momentum.copy(),
             root_residual=known.root_residual.copy(),
-        )
-
-    def train_during(
-        self, more: Callable[[], bool], *, round_index: int, learning_rate: float
-    ) -> tuple[int, float]:
-        """Local steps from the current model while the average is on its way; their mean loss."""
-        return self._groups.train_paced(
-            ONLY, more, round_index=round_index, learning_rate=learning_rate
         )
 
     def train_on(
@@ -319,34 +292,16 @@ class Learner:
     ) -> TrainingResult:
         """Take the average over, if there is one, and train on. before: the steps so far and
         their mean loss."""
-        self._groups.adopt([] if average is None else [average], columns)
-        steps, loss, norm = self._groups.train_on_paced(
+        self.groups.adopt([] if average is None else [average], columns)
+        steps, loss, norm = self.groups.train_on_paced(
             ONLY, more, round_index=round_index, learning_rate=learning_rate
         )
         first, loss_before = before
         parts = [(first, loss_before), (steps, loss)]
         mean = sum(count * value for count, value in parts if count) / max(first + steps, 1)
-        check_finite(
-            np.array([mean]),
-            np.array([norm]),
-            worked=np.array([first + steps > 0]),
-            round_index=round_index,
-            learning_rate=learning_rate,
-            training=self.prepared.experiment.training,
-        )
+        if first + steps:
+            self._check_finite(mean, norm, round_index, learning_rate)
         return TrainingResult(mean, norm, float("nan"), np.empty(0, np.float32), first + steps)
-
-    def end_group_round(
-        self, *, attempt: Attempt, fragments: int, on_part: bool, on_whole: bool
-    ) -> GroupRoundResult:
-        """Test the consensus, and store everything durably."""
-        ended = self.end_round({}, {}, attempt=attempt, on_part=on_part, on_whole=on_whole)
-        model = ended.mixed.model
-        return GroupRoundResult(
-            ended,
-            row_digest(model.group["consensus"]),
-            change_norms(model, self.layout, fragments),
-        )
 
     # --- what changes the current model, on the event loop ---------------------------------
 
@@ -414,14 +369,7 @@ class Learner:
     def apply(self, loss: float, *, round_index: int, learning_rate: float) -> float:
         """Add the change of a turn to the current model; its norm."""
         norm = self._shard.turns.apply(ONLY)
-        check_finite(
-            np.array([loss]),
-            np.array([norm]),
-            worked=np.array([True]),
-            round_index=round_index,
-            learning_rate=learning_rate,
-            training=self.prepared.experiment.training,
-        )
+        self._check_finite(loss, norm, round_index, learning_rate)
         return norm
 
     def average(self, other: Row) -> float:
@@ -444,9 +392,20 @@ class Learner:
     # --- inside ----------------------------------------------------------------------------
 
     @property
-    def _groups(self) -> Groups:
+    def groups(self) -> Groups:
+        """What averages of groups do with the model."""
         assert self._shard.groups is not None
         return self._shard.groups
+
+    def _check_finite(self, loss: float, norm: float, round_index: int, rate: float) -> None:
+        check_finite(
+            np.array([loss]),
+            np.array([norm]),
+            worked=np.array([True]),
+            round_index=round_index,
+            learning_rate=rate,
+            training=self.prepared.experiment.training,
+        )
 
     def _current(self) -> StoredModel:
         state = self._shard.state()

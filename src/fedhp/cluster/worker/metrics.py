@@ -35,25 +35,20 @@ class WorkerSnapshot:
     certificates: Mapping[str, float] = field(default_factory=dict)  # s until they end, by name
 
 
-def worker_health(snapshot: WorkerSnapshot) -> Health:
-    """Whether it has joined and its coordinator answers."""
-    if not snapshot.joined:
-        return Health(False, "joining: no coordinator has answered yet")
-    if snapshot.silent_seconds > SILENT_SECONDS:
-        words = f"the coordinator has not answered for {snapshot.silent_seconds:.0f} s"
-        return Health(False, words)
-    return Health(True, f"{snapshot.phase}, round {snapshot.round_index}")
-
-
 class WorkerMetrics:
     """All metrics of one worker."""
 
     def __init__(self) -> None:
         self.registry = prometheus.CollectorRegistry()
         self._snapshot = WorkerSnapshot()
-        self._rounds = self._counter("rounds", "Rounds in which this worker took part.")
-        self._steps = self._counter("steps", "Local steps.")
-        self._lost = self._counter("lost_models", "Models of peers that did not come.")
+        self._rounds, self._steps, self._lost = (
+            prometheus.Counter(f"fedhp_worker_{name}", text, registry=self.registry)
+            for name, text in (
+                ("rounds", "Rounds in which this worker took part."),
+                ("steps", "Local steps."),
+                ("lost_models", "Models of peers that did not come."),
+            )
+        )
         self._accuracy = prometheus.Gauge(
             "fedhp_worker_accuracy", "Accuracy at the last test.", registry=self.registry
         )
@@ -69,7 +64,12 @@ class WorkerMetrics:
     def update(self, snapshot: WorkerSnapshot) -> Health:
         """Show this snapshot from now on; whether all is well."""
         self._snapshot = snapshot
-        return worker_health(snapshot)
+        if not snapshot.joined:
+            return Health(False, "joining: no coordinator has answered yet")
+        if snapshot.silent_seconds > SILENT_SECONDS:
+            words = f"the coordinator has not answered for {snapshot.silent_seconds:.0f} s"
+            return Health(False, words)
+        return Health(True, f"{snapshot.phase}, round {snapshot.round_index}")
 
     def round_ended(self, progress: RoundProgress) -> None:
         """Count a round that was reported."""
@@ -100,21 +100,13 @@ class WorkerMetrics:
             ("received_bytes", "Bytes of models and probes from peers.", now.received_bytes),
         ):
             yield CounterMetricFamily(f"fedhp_worker_{name}", text, value=count)
-        phases = CounterMetricFamily(
-            "fedhp_worker_phase_seconds",
-            "Time spent in each phase; in 'waiting' it waits for the others.",
-            labels=("phase",),
-        )
-        for phase, seconds in sorted(now.phase_seconds.items()):
-            phases.add_metric((phase,), seconds)
-        yield phases
-        refused = CounterMetricFamily(
-            "fedhp_worker_refused_messages", "Refused messages by reason.", labels=("reason",)
-        )
-        for reason, count in sorted(now.refused.items()):
-            refused.add_metric((reason,), count)
-        yield refused
+        phases = "Time spent in each phase; in 'waiting' it waits for the others."
+        for name, text, label, values in (
+            ("phase_seconds", phases, "phase", now.phase_seconds),
+            ("refused_messages", "Refused messages by reason.", "reason", now.refused),
+        ):
+            family = CounterMetricFamily(f"fedhp_worker_{name}", text, labels=(label,))
+            for key, value in sorted(values.items()):
+                family.add_metric((key,), value)
+            yield family
         yield expiry_metric(now.certificates)
-
-    def _counter(self, name: str, text: str) -> prometheus.Counter:
-        return prometheus.Counter(f"fedhp_worker_{name}", text, registry=self.registry)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -22,6 +23,7 @@ from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.codec import (
+    ENCODINGS,
     GROUP_STREAMS,
     BadModel,
     IncomingModels,
@@ -31,7 +33,7 @@ from fedhp.cluster.protocol.codec import (
 from fedhp.cluster.protocol.group_codec import PieceReader, PieceWriter
 from fedhp.cluster.protocol.guard import CALL_RULES, WORKER_ROLE, Refused
 from fedhp.cluster.protocol.message_checks import check_first_chunk
-from fedhp.cluster.protocol.stubs import PeerStub
+from fedhp.cluster.protocol.stubs import PeerStub, Stub
 from fedhp.cluster.security.identity import Identity
 from fedhp.cluster.security.tls import open_channel
 from fedhp.cluster.worker.learner import Learner, run_codec
@@ -43,7 +45,7 @@ WORKERS_ONLY = frozenset({WORKER_ROLE})
 LATE = "late"  # this worker itself came to the exchange after its end: no peer is to blame
 FIRST_SWAP_PAUSE = 0.02  # s after a swap that found its partner busy; doubled each time
 LONGEST_SWAP_PAUSE = 1.0
-CLIMB_PAUSE = 0.3  # s until the worker above is tried again
+RETRY_SECONDS = 0.3  # until a peer that could not be reached is tried once more
 BUFFERED_SHARE = 0.25  # of a probe's bytes: they come out of buffers and say nothing of the link
 IDLE_ROUNDS = 10  # until the connection to a peer that no order names any more is closed
 IDLE_CONNECTIONS = 32  # that are kept in addition to those of the last round
@@ -58,12 +60,7 @@ class TransferTime:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedModel:
-    """A peer's model, and how long the transfer took."""
-
-    row: Row
-    transfer: TransferTime
+ReceivedModel: TypeAlias = tuple[Row, TransferTime]
 
 
 class PeerLost(Exception):
@@ -84,7 +81,7 @@ class _Connection:
 
     address: str
     channel: grpc.aio.Channel
-    stub: PeerStub
+    stub: Stub
     identity: Identity  # that was shown to the peer
     last_round: int  # that used it
     calls: int = 0  # in progress
@@ -122,22 +119,33 @@ class PeerClient:
         attempt: Attempt,
         *,
         incoming: IncomingModels,
-        patience: float,
+        until: float,
         exchange: int = 0,
     ) -> ReceivedModel:
-        """The peer's model of this attempt, after its local steps and so many exchanges."""
-        base, receiver = incoming.begin(peer.name)
-        request = wire.PullRequest(
-            envelope=self._session.envelope(attempt),
-            wanted=wire.TRAINED,
-            patience=patience,
-            base=base,
-            ticket=peer.ticket,
-            exchange=exchange,
-        )
-        transfer = await self._pull(peer, request, receiver.push, patience=patience)
-        row = await self._finish(peer, incoming.codec, lambda: incoming.finish(peer.name, receiver))
-        return ReceivedModel(row, transfer)
+        """The peer's model of this attempt, after its local steps and so many exchanges. A peer
+        that could not be reached is called once more."""
+        tried = False
+        while True:
+            base, receiver = incoming.begin(peer.name)
+            patience = until - time.monotonic()
+            request = wire.PullRequest(
+                envelope=self._session.envelope(attempt),
+                wanted=wire.TRAINED,
+                patience=patience,
+                base=base,
+                ticket=peer.ticket,
+                exchange=exchange,
+            )
+            try:
+                transfer = await self._pull(peer, request, receiver.push, patience=patience)
+                finish = partial(incoming.finish, peer.name, receiver)
+                return await self._finish(peer, incoming.codec, finish), transfer
+            except PeerLost as error:
+                late = time.monotonic() + RETRY_SECONDS >= until
+                if tried or late or error.reason != "unreachable":
+                    raise
+            tried = True
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def pull_committed(
         self,
@@ -219,10 +227,10 @@ class PeerClient:
             await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
             pause = min(2 * pause, LONGEST_SWAP_PAUSE)
 
-    async def climb(self, peer: wire.PeerAddress, node: TreeNode, *, patience: float) -> None:
+    async def climb(self, peer: wire.PeerAddress, node: TreeNode, *, until: float) -> None:
         """Exchange sums with the worker above in the tree; a link that breaks loses the average.
-        One that could not be reached at all is tried once more."""
-        reader, until = node.reader(peer.worker), time.monotonic() + patience
+        One that could not be reached at all is called once more."""
+        reader = node.reader(peer.worker)
         for last in (False, True):
             try:
                 await self._climb(peer, node, reader, until - time.monotonic())
@@ -231,7 +239,7 @@ class PeerClient:
                 if last or reader.taken or error.reason != "unreachable":
                     node.lose(peer.worker, error.reason)
                     return
-            await asyncio.sleep(CLIMB_PAUSE)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _climb(
         self, peer: wire.PeerAddress, node: TreeNode, reader: PieceReader, patience: float
@@ -248,12 +256,9 @@ class PeerClient:
                 failpoints.reach("worker.reducing", node.attempt.round_index)
 
         async with self._calling(peer, "Average", sums(), patience) as stream:
-            while (chunk := await stream.read()) is not grpc.aio.EOF:
-                if not reader.taken:
-                    check_first_chunk(chunk, encodings=GROUP_STREAMS)
-                    self._check_sender(peer, chunk, envelope, "Average")
-                self._session.received_bytes += len(chunk.data)
-                node.take(peer.worker, chunk)
+            await self._read(
+                peer, stream, partial(node.take, peer.worker), envelope, encodings=GROUP_STREAMS
+            )
             if not reader.complete:
                 raise PeerLost("unreachable")
 
@@ -317,7 +322,7 @@ class PeerClient:
         async with self._calling(peer, "Pull", request, patience) as stream:
             await stream.initial_metadata()
             started = time.monotonic()
-            size = await self._read(peer, stream, push, request.envelope, max_bytes)
+            size = await self._read(peer, stream, push, request.envelope, most=max_bytes)
             return TransferTime(size, started, time.monotonic() - started)
 
     async def _swap_once(
@@ -337,7 +342,7 @@ class PeerClient:
                     yield chunk
 
             async with self._calling(peer, "Swap", own_chunks(), patience) as stream:
-                size = await self._read(peer, stream, receiver.push, envelope, limits.MODEL_BYTES)
+                size = await self._read(peer, stream, receiver.push, envelope)
             theirs = await self._finish(peer, learner.codec, receiver.finish)
             distance = learner.average(theirs)
             seconds = time.monotonic() - started
@@ -349,33 +354,34 @@ class PeerClient:
         stream: Any,
         push: Callable[[wire.Chunk], None],
         request: wire.Envelope,
-        max_bytes: int,
+        *,
+        most: int = limits.MODEL_BYTES,
+        encodings: Collection[str] = ENCODINGS,
     ) -> int:
+        """Push all chunks of a stream, at most so many bytes: these are returned. The answer comes
+        from the peer that was asked, and names the attempt of the request."""
         size, first = 0, True
+        models = encodings is ENCODINGS  # sums wait for those of other workers
         while True:
-            async with asyncio.timeout(limits.CHUNK_SECONDS):
+            async with asyncio.timeout(limits.CHUNK_SECONDS if models else None):
                 chunk = await stream.read()
             if chunk is grpc.aio.EOF:
                 return size
             if first:
-                check_first_chunk(chunk, most=max_bytes)
-                self._check_sender(peer, chunk, request, "Pull")
-                failpoints.reach("worker.receiving", request.round)
+                check_first_chunk(chunk, most=most, encodings=encodings)
+                self._session.guard.check(
+                    chunk.envelope, peer=peer.name, roles=WORKERS_ONLY, rule=CALL_RULES["Pull"]
+                )
+                if Attempt.from_wire(chunk.envelope) != Attempt.from_wire(request):
+                    raise Refused("kind", "the answer belongs to another request")
+                if models:
+                    failpoints.reach("worker.receiving", request.round)
                 first = False
             size += len(chunk.data)
             self._session.received_bytes += len(chunk.data)
-            if size > max_bytes:
-                raise BadModel("size", f"there are more than {max_bytes} bytes")
+            if size > most:
+                raise BadModel("size", f"there are more than {most} bytes")
             push(chunk)
-
-    def _check_sender(
-        self, peer: wire.PeerAddress, chunk: wire.Chunk, request: wire.Envelope, call: str
-    ) -> None:
-        """The answer comes from the peer that was asked, and names the attempt of the request."""
-        guard = self._session.guard
-        guard.check(chunk.envelope, peer=peer.name, roles=WORKERS_ONLY, rule=CALL_RULES[call])
-        if Attempt.from_wire(chunk.envelope) != Attempt.from_wire(request):
-            raise Refused("kind", "the answer belongs to another request")
 
     async def _finish(
         self, peer: wire.PeerAddress, codec: ModelCodec, finish: Callable[[], Row]

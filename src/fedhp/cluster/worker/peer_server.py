@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import os
 import time
@@ -40,7 +39,7 @@ from fedhp.cluster.protocol.message_checks import check_first_chunk, check_pull
 from fedhp.cluster.security.tls import PeerIdentity, identify_caller
 from fedhp.cluster.worker.learner import Learner, run_codec
 from fedhp.cluster.worker.session import WorkerSession
-from fedhp.cluster.worker.tree_node import NotOpen, OpenAverage, TreeNode
+from fedhp.cluster.worker.tree_node import NotAvailable, OpenAverage, TreeNode
 
 MAX_CALLS_PER_PEER = 4  # at once; more are refused
 AVERAGE_SECONDS = 20.0  # that a child waits for the order of the worker above it
@@ -51,22 +50,16 @@ PROBE_BUDGET_RATE = limits.PROBE_BYTES / 10.0  # bytes per s by which it is refi
 # The first chunk is the share of a probe that comes out of buffers; the others are timed together.
 PROBE_CHUNKS, MIN_PROBE_CHUNK_BYTES = 4, 1024
 
+_DENIED = ("unknown", "role", "sender", "quarantined", "removed", "ticket")
+_TOO_EARLY_OR_LATE = ("epoch", "attempt", "run", "stand")
 STATUS_CODES = {
-    "unknown": grpc.StatusCode.PERMISSION_DENIED,
-    "role": grpc.StatusCode.PERMISSION_DENIED,
-    "sender": grpc.StatusCode.PERMISSION_DENIED,
-    "quarantined": grpc.StatusCode.PERMISSION_DENIED,
-    "removed": grpc.StatusCode.PERMISSION_DENIED,
-    "ticket": grpc.StatusCode.PERMISSION_DENIED,
+    **dict.fromkeys(_DENIED, grpc.StatusCode.PERMISSION_DENIED),
+    **dict.fromkeys(_TOO_EARLY_OR_LATE, grpc.StatusCode.FAILED_PRECONDITION),
     "method": grpc.StatusCode.UNIMPLEMENTED,
     "streams": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "probes": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "busy": grpc.StatusCode.ABORTED,
     "patience": grpc.StatusCode.DEADLINE_EXCEEDED,
-    "epoch": grpc.StatusCode.FAILED_PRECONDITION,
-    "attempt": grpc.StatusCode.FAILED_PRECONDITION,
-    "run": grpc.StatusCode.FAILED_PRECONDITION,
-    "stand": grpc.StatusCode.FAILED_PRECONDITION,
     "starting": grpc.StatusCode.UNAVAILABLE,
 }
 
@@ -78,15 +71,6 @@ PULL_PURPOSES = {
 }
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext
-
-
-class NotAvailable(Exception):
-    """An honest peer asked for something that is not there yet, or no longer."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        self.reason = reason
-        self.text = text
-        super().__init__(f"{reason}: {text}")
 
 
 class ModelOffer:
@@ -137,21 +121,10 @@ class ModelOffer:
     def _is_read(self, exchange: int) -> bool:
         return all(self._read[reader] > exchange for reader in self._readers[exchange])
 
-    def _is_offered(self, exchange: int, reader: str) -> bool:
-        """Whether a reader of this attempt gets the model of an exchange now."""
-        if exchange >= len(self._readers) or reader not in self._readers[exchange]:
-            raise Refused("role", "it is not a reader of this worker's model")
-        if exchange < self._withdrawn:
-            raise NotAvailable("attempt", "this worker is at a later exchange of the round")
-        return exchange < self._offered
-
     async def take(
         self, attempt: Attempt, *, reader: str, patience: float, exchange: int = 0
     ) -> OutgoingModel:
         """Wait for the model of this attempt, which a peer may learn of before this worker."""
-        if attempt == self.attempt and self._is_offered(exchange, reader):
-            assert self._model is not None
-            return self._model
         if exchange:  # its reader does not ask for those before it any more
             await self.was_read(attempt, reader=reader, exchange=exchange - 1)
         try:
@@ -159,9 +132,15 @@ class ModelOffer:
                 while True:
                     if attempt < self.attempt:
                         raise NotAvailable("attempt", "this worker is at a later attempt")
-                    if attempt == self.attempt and self._is_offered(exchange, reader):
-                        assert self._model is not None
-                        return self._model
+                    if attempt == self.attempt:
+                        if exchange >= len(self._readers) or reader not in self._readers[exchange]:
+                            raise Refused("role", "it is not a reader of this worker's model")
+                        if exchange < self._withdrawn:
+                            why = "this worker is at a later exchange of the round"
+                            raise NotAvailable("attempt", why)
+                        if exchange < self._offered:
+                            assert self._model is not None
+                            return self._model
                     await self._changed.wait()
         except TimeoutError:
             raise NotAvailable("patience", "the model was not ready in time") from None
@@ -213,8 +192,7 @@ class PeerService:
             check_pull(request)
             committed = request.wanted == wire.COMMITTED
             version = Attempt.from_wire(request.stand) if committed else INITIAL
-            subject = PULL_PURPOSES[request.wanted], version
-            attempt = self._check_partner(peer, request.envelope, request.ticket, subject)
+            attempt = self._check_partner(peer, request, PULL_PURPOSES[request.wanted], version)
             if request.wanted == wire.PROBE:
                 self._probes.spend(peer, request.bytes)
                 envelope = self._session.envelope(attempt)
@@ -254,16 +232,18 @@ class PeerService:
                 raise Refused("kind", "this run does not average models in pairs")
             _check_not_swapping(learner)
             receiver = ModelReceiver(learner.codec)
-            receiver.push(first)
-            self._session.received_bytes += len(first.data)
-            failpoints.reach("worker.receiving", self._session.attempt.round_index)
-            async for chunk in _timely(chunks):
+            chunk: wire.Chunk | None = first
+            while chunk is not None:
                 receiver.push(chunk)
                 self._session.received_bytes += len(chunk.data)
+                if chunk is first:
+                    failpoints.reach("worker.receiving", self._session.attempt.round_index)
+                async with asyncio.timeout(limits.CHUNK_SECONDS):
+                    chunk = await anext(chunks, None)
             theirs = await run_codec(learner.codec, receiver.finish)
             _check_not_swapping(learner)
             # Once more: the same ticket may have been used, or its caller removed, meanwhile.
-            self._check_partner(peer, first.envelope, first.ticket, (TicketPurpose.SWAP, INITIAL))
+            self._check_partner(peer, first, TicketPurpose.SWAP)
             self._session.tickets.swapped(peer, attempt, first.ticket)
             mine = learner.current()
             learner.average(theirs)
@@ -280,14 +260,9 @@ class PeerService:
             first, attempt = await self._first_chunk(
                 chunks, caller, "Average", TicketPurpose.AVERAGE, encodings=GROUP_STREAMS
             )
-            try:
-                node = await self._average.take(
-                    attempt, child=caller.name, patience=AVERAGE_SECONDS
-                )
-                child = node.children[caller.name]
-                node.reader(child)
-            except NotOpen as error:
-                raise NotAvailable(error.reason, str(error)) from None
+            node = await self._average.take(attempt, child=caller.name, patience=AVERAGE_SECONDS)
+            child = node.children[caller.name]
+            node.reader(child)
             await self._exchange_sums(node, child, first, chunks, context)
 
     async def refuse_method(self, refusal: Refused, context: Context) -> None:
@@ -363,14 +338,11 @@ class PeerService:
                     raise refusal
                 yield caller
             return
-        except Refused as error:
-            if error.bad:
+        except (Refused, BadModel) as error:
+            if isinstance(error, Refused) and error.bad:
                 self._limits.charge(peer, REFUSAL_COST)
             self._session.note_refusal(peer, error, what=what)
             reason, text = error.reason, error.text
-        except BadModel as error:
-            self._session.note_refusal(peer, error, what=what)
-            reason, text = error.reason, str(error)
         except NotAvailable as error:
             reason, text = error.reason, error.text
         except TimeoutError:
@@ -381,16 +353,15 @@ class PeerService:
     def _check_partner(
         self,
         peer: str,
-        envelope: wire.Envelope,
-        ticket: bytes,
-        subject: tuple[TicketPurpose, Attempt],
+        message: wire.PullRequest | wire.Chunk,
+        purpose: TicketPurpose,
+        version: Attempt = INITIAL,
     ) -> Attempt:
         """Only a partner that the coordinator named for this attempt, which is returned, gets
         anything."""
-        purpose, version = subject
-        attempt, own = Attempt.from_wire(envelope), self._session.attempt
+        attempt, own = Attempt.from_wire(message.envelope), self._session.attempt
         self._session.tickets.check(
-            ticket,
+            message.ticket,
             run=self._session.guard.run or "",
             caller=peer,
             purpose=purpose,
@@ -399,7 +370,8 @@ class PeerService:
         )
         # A turn of an asynchronous algorithm may outlast its round, and a trained model waits
         # for its attempt; the others are over with the round that their ticket names.
-        if purpose is TicketPurpose.PROBE and attempt < (own if attempt.number else _round_of(own)):
+        now = own if attempt.number else Attempt.after(own, epoch=own.epoch)
+        if purpose is TicketPurpose.PROBE and attempt < now:
             raise NotAvailable("attempt", "this worker is at a later attempt")
         if purpose is TicketPurpose.COMMITTED and version.round_index + 1 < own.round_index:
             raise NotAvailable("stand", "this worker is at a later round")
@@ -423,8 +395,7 @@ class PeerService:
             first.envelope, peer=caller.name, roles=caller.roles, rule=CALL_RULES[call]
         )
         check_first_chunk(first, encodings=encodings)
-        subject = (purpose, INITIAL)
-        return first, self._check_partner(caller.name, first.envelope, first.ticket, subject)
+        return first, self._check_partner(caller.name, first, purpose)
 
     def _reply_to(self, message: wire.Chunk) -> wire.Envelope:
         """An envelope that names the attempt of the question; made just before it is sent."""
@@ -456,24 +427,9 @@ class PeerService:
                     first = False
 
 
-def _round_of(attempt: Attempt) -> Attempt:
-    return Attempt.after(attempt, epoch=attempt.epoch)
-
-
 def _check_not_swapping(learner: Learner) -> None:
     if learner.swapping:
         raise NotAvailable("busy", "this worker is in a swap that it began itself")
-
-
-async def _timely(chunks: AsyncIterator[wire.Chunk]) -> AsyncIterator[wire.Chunk]:
-    """The rest of a stream; TimeoutError where it stalls."""
-    source = aiter(chunks)
-    while True:
-        async with asyncio.timeout(limits.CHUNK_SECONDS):
-            chunk = await anext(source, None)
-        if chunk is None:
-            return
-        yield chunk
 
 
 def _probe_chunks(size: int, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
@@ -481,14 +437,5 @@ def _probe_chunks(size: int, envelope: wire.Envelope) -> Iterator[wire.Chunk]:
     step = max(math.ceil(size / PROBE_CHUNKS), MIN_PROBE_CHUNK_BYTES)
     step = min(step, limits.MODEL_CHUNK_BYTES)
     data = os.urandom(min(size, step))
-    digest = hashlib.sha256()
-    for start in range(0, size, step):
-        part = data[: size - start]
-        digest.update(part)
-        chunk = wire.Chunk(data=part)
-        if not start:
-            chunk.envelope.CopyFrom(envelope)
-            chunk.total, chunk.encoding = size, "raw"
-        if start + len(part) == size:
-            chunk.digest = digest.digest()
-        yield chunk
+    parts = [data[: size - start] for start in range(0, size, step)]
+    return Encoded.of("raw", parts).chunks(envelope, step)

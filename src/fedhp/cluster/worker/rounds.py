@@ -28,12 +28,16 @@ import numpy as np
 from fedhp.cluster import events
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
-from fedhp.cluster.protocol.codec import BadModel, IncomingModels, OutgoingModel
+from fedhp.cluster.protocol.codec import (
+    BadModel,
+    IncomingModels,
+    OutgoingModel,
+    row_digest,
+)
 from fedhp.cluster.protocol.group_codec import FragmentCodec
 from fedhp.cluster.worker.learner import (
     ONLY,
     Learner,
-    MixedModel,
     RoundResult,
     TrainingResult,
     fragment_of,
@@ -43,7 +47,7 @@ from fedhp.cluster.worker.pace import StepPace
 from fedhp.cluster.worker.peer_client import LATE, PeerClient, PeerLost, ReceivedModel
 from fedhp.cluster.worker.peer_server import ModelOffer
 from fedhp.cluster.worker.session import WorkerSession, log
-from fedhp.cluster.worker.tree_node import AverageLost, NodeResult, OpenAverage, TreeNode, rate_of
+from fedhp.cluster.worker.tree_node import AverageLost, OpenAverage, TreeNode, rate_of
 from fedhp.engine.executor import LocalTraining
 from fedhp.errors import Diverged, FedhpError
 from fedhp.learn.group_state import Columns, GroupUpdate
@@ -58,7 +62,6 @@ PROBE_SECONDS = 5.0  # until a probe is given up
 PROBE_GRACE = 1.0  # s that a report waits for probes at most
 COMMITTED_MODEL_SECONDS = 600.0  # until a peer that has the committed model is given up
 SHORTEST_STEP = 1e-9  # s; a clock may not see a step pass
-PULL_TRIES, RETRY_SECONDS = 2, 0.3  # for a peer that could not be reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class OrderExecutor:
         self._created = time.monotonic()
         self._emulates = learner.prepared.experiment.cluster.emulate
         self._gone: frozenset[int] = frozenset()
-        self._pulling: dict[int, asyncio.Task[ReceivedModel | PeerLost]] = {}
+        self._pulling: dict[int, asyncio.Task[ReceivedModel]] = {}
         self.surveyed: list[wire.LinkReport] = []  # the links that the last survey timed
         self._lost_peers: set[str] = set()  # whose models did not come at the last try
         self._carried = 0.0  # s that the last round left for the next step
@@ -147,9 +150,9 @@ class OrderExecutor:
         self._gone = frozenset()
         if work.HasField("group"):
             return await self._average(work, attempt, received=received)
-        for copies in (self._outgoing.copies, self._incoming.copies):
-            if copies is not None:
-                copies.begin_round(work.round)
+        if learner.prepared.experiment.exchange.compression == "topk":
+            self._outgoing.copies.begin_round(work.round)
+            self._incoming.copies.begin_round(work.round)
         mixes = _mixes_of(work)
         probes: list[wire.LinkReport] = []
         probe = self._probe(
@@ -176,7 +179,14 @@ class OrderExecutor:
                     following = len(mixes) - 1 - number
                     until = received + work.exchange_deadline - following * share
                     session.enter("sending")
-                    await self._encode(row, work, exchange=number)
+                    try:
+                        await run_codec(self._outgoing.codec, self._outgoing.offer, row, number)
+                    except BadModel:  # in a buffer of the model: loss and update are finite
+                        raise Diverged(
+                            f"round {work.round}: the model of this worker is no longer finite",
+                            fix=f"lower the learning rate (it was {work.learning_rate:g} in this "
+                            "round)",
+                        ) from None
                     await self._offer.put(attempt, self._outgoing, number, until=until)
                     session.enter("receiving")
                     started = time.monotonic()
@@ -187,7 +197,7 @@ class OrderExecutor:
                     exchange_seconds += time.monotonic() - started
                     estimate = await estimating
                     session.enter("mixing")
-                    rows = {worker: model.row for worker, model in models.items()}
+                    rows = {worker: row for worker, (row, _) in models.items()}
                     selected: list[int] = []
                     if work.keep:
                         selected = await learner.run(
@@ -209,9 +219,21 @@ class OrderExecutor:
                             on_part=work.evaluate,
                             on_whole=work.whole_test,
                         )
-                        distances = result.mixed.distances
-                    _note_links(links, models, lost, distances, number=number, received=received)
-            session.note(events.Mixed(attempt, digest=result.mixed.digest.hex()))
+                        distances = result.distances
+                    for worker in (*models, *lost):
+                        link = links.setdefault(
+                            worker, wire.LinkReport(worker=worker, distance=NAN)
+                        )
+                        if worker in lost:
+                            link.lost, link.lost_at = lost[worker], number
+                            continue
+                        _, transfer = models[worker]
+                        if not link.bytes:  # the distance is that of its first use
+                            link.started = transfer.started - received
+                            link.distance = distances[worker]
+                        link.bytes += transfer.bytes
+                        link.seconds += transfer.seconds
+            session.note(events.Mixed(attempt, digest=result.digest.hex()))
             report = self._report(
                 work,
                 result,
@@ -258,7 +280,7 @@ class OrderExecutor:
             accuracy=ended.accuracy,
             whole_accuracy=ended.whole_accuracy,
             images=self._learner.prepared.test_images if order.evaluate else 0,
-            digest=ended.mixed.digest,
+            digest=ended.digest,
             **{**estimates, **fields},
         )
 
@@ -280,16 +302,17 @@ class OrderExecutor:
             arrival = received + group.transfer_time
             more = partial(pace.until, arrival) if node is None else pace.until_arrival
             training = learner.run(
-                learner.train_during,
+                learner.groups.train_paced,
+                ONLY,
                 more if group.overlap else (lambda: False),
                 round_index=work.round,
                 learning_rate=work.learning_rate,
             )
-            average, result = None, None
+            average = None
             async with _in_background(training) as first:
                 if node is not None:
                     try:
-                        result = await self._result(node, work, first, received=received)
+                        await self._result(node, work, first, received=received)
                     except AverageLost as error:
                         return self._without_average(node, error, received=received)
                     except BadModel:  # of finite parts that are not too large
@@ -297,7 +320,7 @@ class OrderExecutor:
                     finally:
                         pace.arrived.set()
                     arrival = time.monotonic()
-                    average = _update(group, result)
+                    average = _update(group, node)
                 elif not group.overlap:
                     await asyncio.sleep(max(0.0, arrival - time.monotonic()))
                 during, loss = await first
@@ -324,15 +347,16 @@ class OrderExecutor:
             )
 
             session.enter("mixing")
-            done = await learner.run(
-                learner.end_group_round,
+            ended = await learner.run(
+                learner.end_round,
+                {},
+                {},
                 attempt=attempt,
-                fragments=group.fragments,
                 on_part=work.evaluate,
                 on_whole=work.whole_test,
+                fragments=group.fragments,
             )
-            ended = done.tested
-            digest, consensus = ended.mixed.digest.hex(), done.consensus.hex()
+            digest, consensus = ended.digest.hex(), ended.consensus.hex()
             session.note(events.Mixed(attempt, digest=digest, consensus=consensus))
             probing.cancel()
             # There was little time: a link that did not answer within it is not broken.
@@ -348,12 +372,12 @@ class OrderExecutor:
             train_loss=trained.loss if trained.steps else 0.0,  # then it does not count
             update_norm=trained.update_norm,
             links=[*self._tree_links(node, {}, received=received), *probes],
-            consensus=done.consensus,
+            consensus=ended.consensus,
             steps=trained.steps,
             steps_during=during,
-            change_norms=done.change_norms,
-            result=b"" if result is None else result.digest,
-            whole=b"" if result is None else result.whole_digest,
+            change_norms=ended.change_norms,
+            result=b"" if node is None else node.digest,
+            whole=b"" if node is None else node.whole_digest,
         )
 
     async def _join_tree(
@@ -370,8 +394,7 @@ class OrderExecutor:
         node.begin()
         await self._open_average.open(attempt, node)
         if group.HasField("parent") and node.codec.pieces:
-            patience = received + work.deadline - time.monotonic()
-            node.run(self._peers.climb(group.parent, node, patience=patience))
+            node.run(self._peers.climb(group.parent, node, until=received + work.deadline))
         return node
 
     async def _result(
@@ -381,7 +404,7 @@ class OrderExecutor:
         training: asyncio.Task[tuple[int, float]],
         *,
         received: float,
-    ) -> NodeResult:
+    ) -> None:
         """Wait for the average; a training that fails meanwhile ends the wait."""
         train_time = work.group.train_time
         # Until training on would be too late; but as long as was predicted at least.
@@ -391,12 +414,12 @@ class OrderExecutor:
         )
         left = max(0.0, received + seconds - time.monotonic())
         loop = asyncio.get_running_loop()
-        waiting = asyncio.ensure_future(node.result(until=loop.time() + left))
+        waiting = asyncio.ensure_future(node.wait(until=loop.time() + left))
         try:
             await asyncio.wait({waiting, training}, return_when=asyncio.FIRST_COMPLETED)
             if training.done():
                 training.result()  # or its error
-            return await waiting
+            await waiting
         finally:
             waiting.cancel()
 
@@ -509,7 +532,7 @@ class OrderExecutor:
             except PeerLost as error:
                 log.warning("peer lost", extra={"peer": peer.name, "why": error.reason})
                 continue
-            if wanted and learner.digest(row) not in wanted:
+            if wanted and row_digest(row) not in wanted:
                 forged = BadModel(
                     "digest", f"{peer.name} sent a model that ({committed}) did not make"
                 )
@@ -553,12 +576,13 @@ class OrderExecutor:
         accuracy = NAN
         if act.evaluate:
             accuracy = await learner.run(learner.test, model, whole=False)
-        await learner.run(learner.write, learner.committed, model)
-        digest = learner.digest(model.row)
+        committed = learner.committed
+        await learner.run(learner.store.write, committed, model, keeping=committed)
+        digest = row_digest(model.row[: learner.layout.mixed])
         session.note(events.Mixed(attempt, turn=act.turn, digest=digest.hex()))
         return self._report(
             act,
-            RoundResult(MixedModel(model, {}, digest), accuracy, NAN),
+            RoundResult(digest, accuracy),
             received=received,
             local_steps=act.local_steps,
             busy=math.inf,  # a turn has no time of its own for mixing
@@ -599,15 +623,6 @@ class OrderExecutor:
         times = prepared.world.step_times(self._learner.worker, key, steps=steps, time=moment)
         await asyncio.sleep(max(0.0, started + float(times.sum()) - time.monotonic()))
 
-    async def _encode(self, row: Row, work: wire.Work, *, exchange: int) -> None:
-        try:
-            await run_codec(self._outgoing.codec, self._outgoing.offer, row, exchange)
-        except BadModel:  # in a buffer of the model, since loss and update are finite
-            raise Diverged(
-                f"round {work.round}: the model of this worker is no longer finite",
-                fix=f"lower the learning rate (it was {work.learning_rate:g} in this round)",
-            ) from None
-
     async def _estimate(self, work: wire.Work) -> Estimate:
         if not work.estimate:
             return Estimate(NAN, NAN, NAN)
@@ -619,25 +634,28 @@ class OrderExecutor:
         """The models of all peers at once, and the reasons why others did not come."""
         asked = {peer.worker: peer for peer in peers}
         self._pulling = {
-            worker: asyncio.ensure_future(self._pull(peer, attempt, until=until, number=number))
+            worker: asyncio.ensure_future(
+                self._peers.pull_trained(
+                    peer, attempt, incoming=self._incoming, until=until, exchange=number
+                )
+            )
             for worker, peer in asked.items()
         }
         if self._gone:
             self.stop_waiting_for(self._gone)
         try:
-            if self._pulling:
-                await asyncio.wait(self._pulling.values())
-            tasks = dict(self._pulling)
+            answers = await asyncio.gather(*self._pulling.values(), return_exceptions=True)
         finally:
-            for task in self._pulling.values():
-                task.cancel()
             self._pulling = {}
         models: dict[int, ReceivedModel] = {}
         lost: dict[int, str] = {}
-        for worker, task in tasks.items():
-            answer = PeerLost("gone") if task.cancelled() else task.result()
-            if isinstance(answer, PeerLost):
+        for worker, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, asyncio.CancelledError):
+                lost[worker] = "gone"
+            elif isinstance(answer, PeerLost):
                 lost[worker] = answer.reason
+            elif isinstance(answer, BaseException):
+                raise answer
             else:
                 models[worker] = answer
             if worker in lost or asked[worker].name in self._lost_peers:
@@ -653,26 +671,6 @@ class OrderExecutor:
         elif not lost and peer.name in self._lost_peers:
             self._lost_peers.discard(peer.name)
             log.info("peer is back", extra=facts)
-
-    async def _pull(
-        self, peer: wire.PeerAddress, attempt: Attempt, *, until: float, number: int
-    ) -> ReceivedModel | PeerLost:
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return await self._peers.pull_trained(
-                    peer,
-                    attempt,
-                    incoming=self._incoming,
-                    patience=until - time.monotonic(),
-                    exchange=number,
-                )
-            except PeerLost as error:
-                late = time.monotonic() + RETRY_SECONDS >= until
-                if error.reason != "unreachable" or tries == PULL_TRIES or late:
-                    return error
-            await asyncio.sleep(RETRY_SECONDS)
 
     async def _swap(
         self, partner: wire.PeerAddress, attempt: Attempt, *, until: float
@@ -758,14 +756,14 @@ def _middle_of(models: Mapping[str, Row]) -> str:
     return list(models)[int(np.argmin(far))]
 
 
-def _update(group: wire.GroupWork, result: NodeResult) -> GroupUpdate:
+def _update(group: wire.GroupWork, result: TreeNode) -> GroupUpdate:
     """What the average changes in a shard of one worker."""
     return GroupUpdate(
         rows=[ONLY],
         returning=np.array([group.returning]),
         residuals=result.residual[None],
         root=None if group.HasField("parent") else ONLY,
-        change=result.change,
+        change=result.consensus_change,
         wholes={ONLY: result.whole} if group.returning else {},
         root_residual=result.root_residual,
         plain=result.plain,
@@ -796,25 +794,3 @@ def _mixes_of(work: wire.Work) -> list[_Mix]:
         readers = [names[worker] for worker in mix.readers]
         mixes += [_Mix(named, mix.weights, mix.own_weight, readers)] * mix.times
     return mixes
-
-
-def _note_links(
-    links: dict[int, wire.LinkReport],
-    models: Mapping[int, ReceivedModel],
-    lost: Mapping[int, str],
-    distances: Mapping[int, float],
-    *,
-    number: int,
-    received: float,
-) -> None:
-    """Add what one exchange brought over each link; distances are those of its first use."""
-    for worker in (*models, *lost):
-        link = links.setdefault(worker, wire.LinkReport(worker=worker, distance=NAN))
-        if worker in lost:
-            link.lost, link.lost_at = lost[worker], number
-            continue
-        transfer = models[worker].transfer
-        if not link.bytes:
-            link.started, link.distance = transfer.started - received, distances[worker]
-        link.bytes += transfer.bytes
-        link.seconds += transfer.seconds

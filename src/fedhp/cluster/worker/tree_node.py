@@ -34,12 +34,13 @@ from fedhp.learn.quantize import Row
 AHEAD = 32  # pieces that a worker sends before it has the result of the first of them
 
 
-class NotOpen(Exception):
-    """An honest child asks for an average in which this worker takes no part now."""
+class NotAvailable(Exception):
+    """An honest peer asked for something that is not there yet, or no longer."""
 
     def __init__(self, reason: str, text: str) -> None:
         self.reason = reason
-        super().__init__(text)
+        self.text = text
+        super().__init__(f"{reason}: {text}")
 
 
 class AverageLost(Exception):
@@ -63,19 +64,6 @@ class NodeRows:
     root_residual: Row  # [D]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeResult:
-    """What a participant has after the average."""
-
-    change: Row  # [D] of the consensus; of a worker that returns, nothing
-    whole: Row  # [D] the consensus, of a worker that returns
-    residual: Row  # [D] what its message left out
-    root_residual: Row  # [D] of the root: what its message left out
-    plain: Row  # [R]
-    digest: bytes  # of the result, as this worker made or received it
-    whole_digest: bytes  # of what it sent to workers that return; empty: there are none
-
-
 def rate_of(group: wire.GroupWork) -> float:
     """Of the step of the consensus; an older coordinator names none."""
     return group.rate or 1.0
@@ -97,7 +85,7 @@ class SizeLimit:
 
 
 class TreeNode:
-    """The sums of one attempt at one worker."""
+    """The sums of one attempt at one worker; what it has after `wait` is public."""
 
     def __init__(
         self, attempt: Attempt, group: wire.GroupWork, codec: FragmentCodec, rows: NodeRows
@@ -112,12 +100,15 @@ class TreeNode:
         self._rows = rows
         self._limits = self._size_limits()
         self._result_digest, self._whole_digest = hashlib.sha256(), hashlib.sha256()
+        self.digest = b""  # of the result, as this worker made or received it
+        self.whole_digest = b""  # of what it sent to workers that return; empty: there are none
         count = len(codec.pieces)
         self._arrived: list[dict[int, Values]] = [{} for _ in range(count)]
-        self._residual = np.zeros_like(rows.residual)
-        self._root_residual = np.zeros_like(rows.root_residual)
-        self._change, self._whole = np.zeros_like(rows.change), np.zeros_like(rows.change)
-        self._plain = np.zeros_like(rows.plain)
+        self.residual = np.zeros_like(rows.residual)  # [D] what its message left out
+        self.root_residual = np.zeros_like(rows.root_residual)  # [D] of the root, likewise
+        self.consensus_change = np.zeros_like(rows.change)  # [D] of the consensus
+        self.whole = np.zeros_like(rows.change)  # [D] the consensus, of a worker that returns
+        self.plain = np.zeros_like(rows.plain)  # [R]
         self._up: asyncio.Queue[bytes] = asyncio.Queue()
         self._sent: list[bytes] = []  # to the parent
         self._down: dict[int, asyncio.Queue[bytes]] = {
@@ -139,23 +130,13 @@ class TreeNode:
 
     # --- the result ------------------------------------------------------------------------
 
-    async def result(self, *, until: float) -> NodeResult:
+    async def wait(self, *, until: float) -> None:
         """Wait for the average, until a moment of the event loop's clock; or AverageLost."""
         try:
             async with asyncio.timeout_at(until):
                 await asyncio.shield(self._done)
         except TimeoutError:
             raise AverageLost(self._waited_for(), late=True) from None
-        returning = bool(self._group.returning_children)
-        return NodeResult(
-            self._change,
-            self._whole,
-            self._residual,
-            self._root_residual,
-            self._plain,
-            self._result_digest.digest(),
-            self._whole_digest.digest() if returning else b"",
-        )
 
     async def ended(self) -> None:
         """Wait until the average is there, or lost."""
@@ -199,7 +180,9 @@ class TreeNode:
         """For the stream of a child, or of the parent; one per attempt: a sum that was broken off
         is not begun again."""
         if worker in self.readers:
-            raise NotOpen("attempt", f"worker {worker} has sent a stream in this attempt already")
+            raise NotAvailable(
+                "attempt", f"worker {worker} has sent a stream in this attempt already"
+            )
         kind: GroupStream = "sum"
         if worker == self.parent:
             kind = "whole" if self._group.returning else "change"
@@ -280,7 +263,7 @@ class TreeNode:
         total = node_sum(rows.change[columns], rows.residual[columns], parts)
         if self.parent >= 0:
             data = self.codec.encode("sum", piece, total)
-            self._residual[columns] = total - self.codec.decode("sum", piece, data)
+            self.residual[columns] = total - self.codec.decode("sum", piece, data)
             self._up.put_nowait(data)
             return
         step = root_change(
@@ -293,7 +276,7 @@ class TreeNode:
         )
         data = self.codec.encode("change", piece, step)
         change = self.codec.decode("change", piece, data)
-        self._root_residual[columns] = step - change
+        self.root_residual[columns] = step - change
         self._take_result(number, change, data)
 
     def _sum_plain(self, number: int, piece: Piece, parts: list[Values]) -> None:
@@ -309,11 +292,11 @@ class TreeNode:
         piece = self.codec.pieces[number]
         columns = piece.columns
         if piece.plain:
-            self._plain[columns] = values
+            self.plain[columns] = values
         elif self._group.returning:
-            self._whole[columns] = values
+            self.whole[columns] = values
         else:
-            self._change[columns] = values
+            self.consensus_change[columns] = values
         self._result_digest.update(data)
         whole = data
         if self._group.returning_children and not piece.plain:
@@ -328,6 +311,9 @@ class TreeNode:
         failpoints.reach("worker.broadcasting", self.attempt.round_index)
 
     def _finish(self) -> None:
+        self.digest = self._result_digest.digest()
+        if self._group.returning_children:
+            self.whole_digest = self._whole_digest.digest()
         if not self._done.done():
             self._done.set_result(None)
 
@@ -359,9 +345,9 @@ class OpenAverage:
                 while attempt > self.attempt:
                     await self._changed.wait()
         except TimeoutError:
-            raise NotOpen("patience", "this worker has not begun that attempt") from None
+            raise NotAvailable("patience", "this worker has not begun that attempt") from None
         if attempt < self.attempt or self._node is None:
-            raise NotOpen("attempt", "this worker is at a later attempt, or takes no part")
+            raise NotAvailable("attempt", "this worker is at a later attempt, or takes no part")
         if child not in self._node.children:
             raise Refused("role", "it is not below this worker in the tree")
         return self._node

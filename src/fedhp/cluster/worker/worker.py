@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -27,7 +27,6 @@ from fedhp.cluster.metrics_server import MetricsServer
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import (
-    HostPort,
     check_free,
     own_address,
     parse_address,
@@ -296,7 +295,8 @@ class Worker:
 
     async def _serve(self) -> None:
         settings = self._settings
-        check_free(parse_listen(settings.listen, key="--listen"), key="--listen")
+        listen = parse_listen(settings.listen, key="--listen")
+        check_free(listen, key="--listen")
         self._server = grpc.aio.server(options=limits.WORKER_LIMITS.options())
         methods = ServiceMethods(self._service, PEER_SERVICE, limits.WORKER_LIMITS)
         self._server.add_generic_rpc_handlers((methods,))
@@ -313,7 +313,10 @@ class Worker:
                 fix="choose another one with --listen",
             )
         await self._server.start()
-        self._address = settings.advertise or _own_address(settings, port)
+        first = settings.coordinator.split(",")[0].strip()
+        towards = parse_address(first, key="--coordinator") if first else None
+        listen = replace(listen, port=port)
+        self._address = settings.advertise or str(own_address(listen, towards=towards))
 
     async def _join(self) -> wire.JoinReply:
         session, learner, executor = self._session, self._learner, self._executor
@@ -392,7 +395,9 @@ class Worker:
         while True:
             sent = time.monotonic()
             try:
-                self._handle_beat(await self._beat(), sent)
+                dialed = self._dial_tests.take()
+                reply = await self._coordinator.beat(self._beat_seconds, dialed=dialed)
+                self._handle_beat(reply, sent)
             except asyncio.CancelledError:
                 # A connection that is closed to try another one cancels its calls.
                 if _is_cancelled():
@@ -401,9 +406,6 @@ class Worker:
                 log.debug("heartbeat not answered", extra={"why": str(error)})
                 self._coordinator.cancel_if_silent()
             await asyncio.sleep(max(0.0, sent + self._beat_seconds - time.monotonic()))
-
-    async def _beat(self) -> wire.BeatReply:
-        return await self._coordinator.beat(self._beat_seconds, dialed=self._dial_tests.take())
 
     def _handle_beat(self, reply: wire.BeatReply, sent: float) -> None:
         self._session.leader.follower.check_reply(reply.epoch, reply.token)
@@ -487,35 +489,31 @@ class Worker:
             await asyncio.sleep(BEHIND_PAUSE)
         elif kind in ("work", "act"):
             await self._peers.close_unused()
-            await self._run_job(order, attempt, executor)
+            self._session.attempt, self._superseded = attempt, False
+            self._session.enter("planned")
+            self._job = asyncio.ensure_future(self._work_and_report(order, attempt, executor))
+            try:
+                await self._job
+            except asyncio.CancelledError:
+                if not self._superseded or _is_cancelled():  # the worker itself is to end
+                    self._job.cancel()
+                    raise
+                log.warning("superseded", extra=attempt.to_facts())
+            finally:
+                self._job = None
         return False
-
-    async def _run_job(self, order: wire.Order, attempt: Attempt, executor: OrderExecutor) -> None:
-        """One attempt or turn and its report, unless it is superseded."""
-        self._session.attempt, self._superseded = attempt, False
-        self._session.enter("planned")
-        self._job = asyncio.ensure_future(self._work_and_report(order, attempt, executor))
-        try:
-            await self._job
-        except asyncio.CancelledError:
-            if not self._superseded or _is_cancelled():  # the worker itself is to end
-                self._job.cancel()
-                raise
-            log.warning("superseded", extra=attempt.to_facts())
-        finally:
-            self._job = None
 
     async def _work_and_report(
         self, order: wire.Order, attempt: Attempt, executor: OrderExecutor
     ) -> None:
-        synchronous = order.HasField("work")
-        if synchronous and self._last_report is not None and self._last_report[0] == attempt:
+        """One attempt or turn and its report."""
+        if not order.HasField("work"):
+            report = await executor.act(order, received=self._ordered_at)
+        elif self._last_report is not None and self._last_report[0] == attempt:
             report = self._last_report[1]  # the receipt was lost: report again, do not work again
-        elif synchronous:
+        else:
             report = await executor.work(order, received=self._ordered_at)
             self._last_report = (attempt, report)
-        else:
-            report = await executor.act(order, received=self._ordered_at)
         self._history.flush()  # what was done is written down before others know of it
         self._session.enter("reporting")
         self._unsent = (attempt, report)
@@ -551,10 +549,3 @@ def _last_incarnation(state: Path) -> int:
     with contextlib.suppress(OSError, ValueError):
         return max(0, int((state / INCARNATION).read_text(encoding="ascii")))
     return 0
-
-
-def _own_address(settings: WorkerSettings, port: int) -> str:
-    listen = parse_listen(settings.listen, key="--listen")
-    first = settings.coordinator.split(",")[0].strip()
-    coordinator = parse_address(first, key="--coordinator") if first else None
-    return str(own_address(HostPort(listen.host, port), towards=coordinator))
