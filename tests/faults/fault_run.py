@@ -16,7 +16,7 @@ from typing import Any
 from fedhp.cluster.audit.invariants import check_invariants, longest_pause
 from fedhp.cluster.failpoints import FAILPOINTS_VARIABLE
 from fedhp.cluster.history import History, read_history
-from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster, SharedLedger
+from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster
 from fedhp.config import Experiment, parse
 from fedhp.tables import merge_tables
 from waiting import let_fault_last, wait_until
@@ -97,7 +97,8 @@ class FaultRun:
             settings,
             folder,
             coordinators=coordinators,
-            ha=None if ha is None else SharedLedger(ha, insecure=True),
+            ha=ha,
+            insecure_etcd=ha is not None,
             restart=False,
         )
         self.faults = History(folder, "faults")

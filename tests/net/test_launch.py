@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import multiprocessing
@@ -203,7 +204,7 @@ def private_bytes() -> int:
 def collect_garbage(result: Path) -> None:
     """The main function of a process that writes what a full collection costs it."""
 
-    async def main() -> int:
+    async def main(stop: asyncio.Event) -> int:
         before = private_bytes()
         gc.collect()
         write_file(result, str(private_bytes() - before).encode())

@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fedhp.cluster.audit.merge import WORKERS_FOLDER
 from fedhp.cluster.audit.timeline import final_digests
 from fedhp.cluster.coordinator.committed_state import OPERATOR_STOP, check_same_settings
 from fedhp.cluster.coordinator.process.announcements import read_announcement
+from fedhp.cluster.coordinator.process.finders import find_in_folder, leader_finder
 from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.history import History
@@ -50,15 +51,6 @@ WORKER_END_SECONDS = 20.0  # for the workers to end after the run is over
 STOP_SECONDS = 15.0  # for all processes to end after SIGTERM
 
 
-@dataclass(frozen=True, slots=True)
-class SharedLedger:
-    """etcd, in which several coordinators keep what is committed."""
-
-    url: str
-    insecure: bool = False  # without TLS, on purpose
-    lease: float = LEASE  # s without a sign of the leader until another takes over
-
-
 @dataclass(slots=True)
 class _StartedProcess:
     process: BaseProcess
@@ -76,9 +68,11 @@ class Cluster:
         *,
         coordinators: Sequence[str] = (COORDINATOR_NAME,),
         standbys: Sequence[str] = (),  # coordinators that only take over what others began
-        ha: SharedLedger | None = None,
-        resume: bool = False,  # continue a run that an operator stopped
-        moved: bool = False,  # the folder was moved or restored here; the original is gone
+        ha: str | None = None,  # see CoordinatorProcessSettings, as of the next four
+        insecure_etcd: bool = False,
+        lease: float = LEASE,
+        resume: bool = False,
+        moved: bool = False,
         restart: bool = True,
         log_format: logs.Format = "text",
         clock: Callable[[], float] = time.monotonic,  # for the restarts
@@ -88,9 +82,11 @@ class Cluster:
         self.workers = tuple(f"w{worker}" for worker in range(experiment.workers))
         self.coordinators = (*coordinators, *standbys)
         self.standbys = frozenset(standbys)
+        self._own_modules = own_modules(experiment)
         self.notes: list[str] = []  # what happened to processes, for the user
         self.resume = resume
-        self._ha, self._moved, self._clock = ha, moved, clock
+        self._ha, self._insecure_etcd, self._lease = ha, insecure_etcd, lease
+        self._moved, self._clock = moved, clock
         self._restart, self._log_format = restart, log_format
         self._started: dict[str, _StartedProcess] = {}
         self._ports: dict[str, int] = {}
@@ -135,21 +131,28 @@ class Cluster:
             resume=self.resume,
             moved=self._moved,
             trust=self._own_modules,
+            ha=self._ha,
+            insecure_etcd=self._insecure_etcd,
+            lease=self._lease,
         )
-        if (etcd := self._ha) is not None:
-            settings = replace(settings, ha=etcd.url, insecure_etcd=etcd.insecure, lease=etcd.lease)
         self._launch(processes.run_coordinator, settings, environment)
 
     def start_worker(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
         # The experiment is this operator's own: its workers trust its parts and paths.
+        from fedhp.cluster.worker.worker import WorkerSettings
+
         data, trace = self.experiment.data.path, self.experiment.world.trace
-        settings = processes.WorkerProcessSettings(
+        finder: Any = functools.partial(find_in_folder, self.record_folder(self.coordinators[0]))
+        if self._ha is not None:
+            authority = load_identity(self.certificates, name).authority
+            finder = leader_finder(self._ha, insecure=self._insecure_etcd, authority=authority)
+        settings = WorkerSettings(
             name=name,
+            coordinator="",
             certificates=self.certificates,
             state=self.folder / WORKERS_FOLDER / name,
-            coordinator=self.record_folder(self.coordinators[0]),
-            ha=None if self._ha is None else self._ha.url,
-            insecure_etcd=self._ha is not None and self._ha.insecure,
+            listen=f"{HOST}:0",
+            finder=finder,
             data_path=None if data is None else Path(data),
             trace=None if trace is None else Path(trace),
             trust=self._own_modules,
@@ -180,25 +183,21 @@ class Cluster:
     def supervise(self) -> None:
         """Check the processes once: note those that died, and restart where that may help."""
         for name, started in list(self._started.items()):
-            code = started.process.exitcode
-            if code is None or code == 0:
+            if not (code := started.process.exitcode):
                 continue
             if not started.noted:
                 started.noted = True
                 self.notes.append(f"{name} {_ended(code)}; see {self.log(name)}")
-                self._note_end(name, _ended(code))
+                # At once what the coordinator learns later, or never.
+                with contextlib.suppress(OSError, FedhpError):  # of a full disk it tells
+                    history = History(self.record_folder(), LAUNCHER_NAME)
+                    history.note(events.Ended(name, _ended(code)))
+                    history.close()
             rested = self._clock() - started.restarted >= RESTART_SECONDS
             if rested and self._may_restart(code):
                 self.notes.append(f"{name} is restarted")
                 self.restart(name)
                 self._started[name].restarted = self._clock()
-
-    def _note_end(self, name: str, how: str) -> None:
-        """Write down at once what the coordinator learns later, or never: why a process ended."""
-        with contextlib.suppress(OSError, FedhpError):  # of a full disk the coordinator tells
-            history = History(self.record_folder(), LAUNCHER_NAME)
-            history.note(events.Ended(name, how))
-            history.close()
 
     def check_alive(self, *, count_killed: bool = True) -> None:
         """Fail when no coordinator, or no worker, is left that could continue.
@@ -274,14 +273,15 @@ class Cluster:
     def stop(self) -> None:
         alive = [s.process for s in self._started.values() if s.process.is_alive()]
         for process in alive:
-            _signal(process, signal.SIGTERM)
-            _signal(process, signal.SIGCONT)
+            process.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                assert process.pid is not None
+                os.kill(process.pid, signal.SIGCONT)
         deadline = time.monotonic() + STOP_SECONDS
         for process in alive:
             process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                _signal(process, signal.SIGKILL)
-                process.join()
+            process.kill()
+            process.join()
 
     @property
     def certificates(self) -> Path:
@@ -311,10 +311,6 @@ class Cluster:
         """SHA-256 of every worker's model after the last committed round, by name."""
         files = [self.record_folder(name) / f"history-{name}.jsonl" for name in self.coordinators]
         return final_digests(file for file in files if file.is_file())
-
-    @functools.cached_property
-    def _own_modules(self) -> tuple[str, ...]:
-        return own_modules(self.experiment)
 
     def _launch(
         self,
@@ -361,9 +357,3 @@ def _ended(code: int) -> str:
     if code == Interrupted.exit_code:
         return "was stopped"
     return f"ended with an error (exit code {code})"
-
-
-def _signal(process: BaseProcess, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if process.pid is not None:
-            os.kill(process.pid, number)
