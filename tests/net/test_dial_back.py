@@ -15,8 +15,7 @@ from faults.in_process import experiment, in_process_federation, run, until
 from fedhp.cluster.coordinator.members import dial_back
 from fedhp.cluster.coordinator.members.dial_back import DialBacks, caller_address, source_of
 from fedhp.cluster.ops import operator, reach
-from fedhp.cluster.ops.check import Check
-from fedhp.cluster.ops.doctor import DoctorOptions, run_checks
+from fedhp.cluster.ops.doctor import Check, DoctorOptions, run_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.guard import Envelopes, Refused
@@ -175,9 +174,11 @@ def test_the_doctor_tests_both_ways(certificates: Path, tmp_path: Path) -> None:
             status = operator.LeaderStatus(
                 wire.StatusReply(members=[gone]), operator.CoordinatorAddress(address)
             )
-            test = reach.ReachTest(operator.Target(address, certificates, "w1"), None, "[::1]:1")
+            target = operator.Target(address, certificates, "w1")
             identity = load_identity(certificates, "w1")
-            outgoing = (await reach.check_reach(test, identity, status))[-1]
+            outgoing = (
+                await reach.check_reach(target, identity, status, listen=None, advertise="[::1]:1")
+            )[-1]
             assert (outgoing.name, outgoing.verdict) == ("reaches w2", "wrong")
             assert "open port 1 in the firewall of w2's machine" in outgoing.fix
 

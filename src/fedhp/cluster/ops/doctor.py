@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from fedhp.cluster.ops.check import Check
 from fedhp.cluster.protocol.versions import installed
 from fedhp.config.origins import Origins
 from fedhp.errors import FedhpError, install_extra
@@ -36,6 +35,16 @@ LEAST_DISK, LOW_DISK = GIGABYTE // 10, GIGABYTE
 CLOCK_APART, CLOCK_WRONG = 5.0, 3600.0  # s; certificates are valid an hour before they are made
 CONNECT_SECONDS = 5.0
 SET_CLOCK = "timedatectl set-ntp true"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check."""
+
+    name: str
+    verdict: Literal["ok", "warning", "wrong"]
+    message: str
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,7 @@ def _data(what: str) -> Iterator[Check]:
 
 
 def _certificates(folder: Path, name: str | None) -> Iterator[Check]:
-    from fedhp.cluster.security.identity import inspect, load_identity
+    from fedhp.cluster.security.identity import format_time, inspect, load_identity
 
     now = datetime.now(UTC)
     if name is not None:
@@ -165,9 +174,17 @@ def _certificates(folder: Path, name: str | None) -> Iterator[Check]:
     for stem, facts in certificates.items():
         if stem == name or stem == "ca" or (name is None and facts.has_key):
             yield _certificate(facts, now)
-    own = certificates.get(name or "")
-    if own is not None:
-        yield _clock_by_file(own, now)
+    if name is None:
+        return
+    # Without another clock: a time before the certificate was written must be wrong.
+    file = certificates[name].file
+    written = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    if written > now:
+        message = f"{file} was written at {format_time(written)}, which is in the future"
+        yield Check("clock", "warning", message, f"set this machine's clock: {SET_CLOCK}")
+        return
+    message = f"{format_time(now)} is within the certificate's dates; with --coordinator the "
+    yield Check("clock", "ok", f"{message}clocks are compared")
 
 
 def _certificate(facts: CertificateInfo, now: datetime) -> Check:
@@ -179,18 +196,6 @@ def _certificate(facts: CertificateInfo, now: datetime) -> Check:
         return Check(name, "wrong", facts.problem, issue_again)
     fix = "make a new authority in another folder" if facts.authority else issue_again
     return _graded(name, message, warning=fix if left < EXPIRES_SOON else "")
-
-
-def _clock_by_file(facts: CertificateInfo, now: datetime) -> Check:
-    """Without another clock: a time before the certificate was written must be wrong."""
-    from fedhp.cluster.security.identity import format_time
-
-    written = datetime.fromtimestamp(facts.file.stat().st_mtime, UTC)
-    if written > now:
-        message = f"{facts.file} was written at {format_time(written)}, which is in the future"
-        return Check("clock", "warning", message, f"set this machine's clock: {SET_CLOCK}")
-    message = f"{format_time(now)} is within the certificate's dates; with --coordinator the "
-    return Check("clock", "ok", f"{message}clocks are compared")
 
 
 def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
@@ -220,7 +225,7 @@ def _reach_both_ways(
     options: DoctorOptions, target: Target, status: LeaderStatus
 ) -> Iterator[Check]:
     """Workers connect to each other: the others must reach this machine, and it must reach them."""
-    from fedhp.cluster.ops.reach import ReachTest, check_reach
+    from fedhp.cluster.ops.reach import check_reach
     from fedhp.cluster.protocol.addresses import parse_address
     from fedhp.cluster.security.identity import load_identity
 
@@ -228,8 +233,9 @@ def _reach_both_ways(
     if "worker" in identity.roles:  # the others only answer
         if options.advertise is not None:
             parse_address(options.advertise, key="--advertise")
-        test = ReachTest(target, options.listen, options.advertise)
-        yield from asyncio.run(check_reach(test, identity, status))
+        listen, advertise = options.listen, options.advertise
+        reached = check_reach(target, identity, status, listen=listen, advertise=advertise)
+        yield from asyncio.run(reached)
 
 
 def _reach(host: str, port: int, address: str) -> Check:
