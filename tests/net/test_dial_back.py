@@ -15,7 +15,7 @@ from faults.in_process import experiment, in_process_federation, run, until
 from fedhp.cluster.coordinator.members import dial_back
 from fedhp.cluster.coordinator.members.dial_back import DialBacks, caller_address, source_of
 from fedhp.cluster.ops import operator, reach
-from fedhp.cluster.ops.doctor import Check, DoctorOptions, run_checks
+from fedhp.cluster.ops.doctor import Check, run_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.guard import Envelopes, Refused
@@ -128,7 +128,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 async def checks_of(certificates: Path, coordinator: str, **options: Any) -> dict[str, Check]:
     """What the doctor finds out about the reach of w1."""
     chosen = {"certificates": certificates, "name": "w1", "coordinator": coordinator, **options}
-    checks = await asyncio.to_thread(lambda: list(run_checks(DoctorOptions(**chosen))))
+    checks = await asyncio.to_thread(lambda: list(run_checks(**chosen)))
     return {check.name: check for check in checks if check.name.startswith("reache")}
 
 

@@ -39,7 +39,6 @@ class RunReplayer:
         """returns: the rounds to which the run went back later."""
         self._prepared = prepare(worker_experiment(experiment))
         self._timeline = timeline
-        self.algorithm = self._prepared.experiment.algorithm.name
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as every worker does: more threads sum in another order
         self._engine = LocalExecutor(self._prepared)

@@ -35,23 +35,11 @@ class RoundVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundTimes:
-    predicted: FloatArray
-    real: FloatArray
-
-    @property
-    def errors(self) -> FloatArray:
-        """Of every round, relative to the real time."""
-        errors: FloatArray = np.abs(self.predicted - self.real) / np.maximum(self.real, 1e-9)
-        return errors
-
-
-@dataclass(frozen=True, slots=True)
 class Verification:
     """The comparison of a whole run."""
 
     rounds: tuple[RoundVerdict, ...]
-    times: RoundTimes
+    time_errors: FloatArray  # of every round, relative to the real time
     algorithm: str
     private: tuple[int, ...] = ()  # workers whose samples only their machines have
     missing: str = ""  # which rounds the histories no longer have
@@ -91,7 +79,7 @@ def _verify(folder: Path) -> Verification:
         why = f"worker{'s' if len(private) > 1 else ''} {names} used private data"
         return Verification(
             tuple(RoundVerdict(done.attempt.round_index, 0, (), why) for done in rounds),
-            _round_times(rounds),
+            _time_errors(rounds),
             experiment.algorithm.name,
             private,
         )
@@ -121,16 +109,17 @@ def _verify(folder: Path) -> Verification:
             verdicts.append(RoundVerdict(index, len(digests), different, why_not))
     finally:
         replayer.close()
-    return Verification(tuple(verdicts), _round_times(rounds), replayer.algorithm, missing=missing)
+    errors, algorithm = _time_errors(rounds), experiment.algorithm.name
+    return Verification(tuple(verdicts), errors, algorithm, missing=missing)
 
 
-def _round_times(rounds: list[CommittedRound]) -> RoundTimes:
-    """The simulator's rule with the measured times: t = max(compute + communication)."""
-    predicted = [
-        float(np.nanmax(done.compute_time + done.communication_time, initial=0.0))
-        for done in rounds
-    ]
-    return RoundTimes(np.array(predicted), np.array([done.round_time for done in rounds]))
+def _time_errors(rounds: list[CommittedRound]) -> FloatArray:
+    """Of the simulator's rule with the measured times: t = max(compute + communication)."""
+    measured = [done.compute_time + done.communication_time for done in rounds]
+    predicted = np.array([float(np.nanmax(times, initial=0.0)) for times in measured])
+    real = np.array([done.round_time for done in rounds])
+    errors: FloatArray = np.abs(predicted - real) / np.maximum(real, 1e-9)
+    return errors
 
 
 def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> Experiment:

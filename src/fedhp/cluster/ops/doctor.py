@@ -47,37 +47,34 @@ class Check:
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorOptions:
-    """What to check; None: not asked for."""
-
-    certificates: Path | None = None
-    name: str | None = None
-    coordinator: str | None = None
-    listen: str | None = None
-    advertise: str | None = None  # where others reach this machine, if not at `listen`
-    data: str | None = None  # an .npz file, an experiment file, or the name of a data set
-    etcd: str | None = None
-    folder: Path = Path()  # where the run or the models will be written
-
-
-def run_checks(options: DoctorOptions) -> Iterator[Check]:
+def run_checks(
+    *,
+    certificates: Path | None = None,
+    name: str | None = None,
+    coordinator: str | None = None,
+    listen: str | None = None,
+    advertise: str | None = None,  # where others reach this machine, if not at `listen`
+    data: str | None = None,  # an .npz file, an experiment file, or the name of a data set
+    etcd: str | None = None,
+    folder: Path = Path(),  # where the run or the models will be written
+) -> Iterator[Check]:
     """All checks that were asked for, and those that every machine needs."""
     yield _versions()
     yield _memory()
-    yield _disk(options.folder)
-    if options.data is not None:
-        yield from _caught("data", _data(options.data))
-    if options.listen is not None:
-        yield from _caught("port", _port(options.listen))
-    if any(installed()[name] == "missing" for name in REQUIRED_LIBRARIES):
+    yield _disk(folder)
+    if data is not None:
+        yield from _caught("data", _data(data))
+    if listen is not None:
+        yield from _caught("port", _port(listen))
+    if any(installed()[library] == "missing" for library in REQUIRED_LIBRARIES):
         return  # the other checks need them
-    if options.certificates is not None:
-        yield from _caught("certificate", _certificates(options.certificates, options.name))
-    if options.coordinator is not None:
-        yield from _caught("coordinator", _coordinator(options, options.coordinator))
-    if options.etcd is not None:
-        yield from _caught("etcd", _etcd(options.etcd))
+    if certificates is not None:
+        yield from _caught("certificate", _certificates(certificates, name))
+    if coordinator is not None:
+        checks = _coordinator(coordinator, certificates, name, listen, advertise)
+        yield from _caught("coordinator", checks)
+    if etcd is not None:
+        yield from _caught("etcd", _etcd(etcd))
 
 
 def _caught(name: str, checks: Iterable[Check]) -> Iterator[Check]:
@@ -198,16 +195,22 @@ def _certificate(facts: CertificateInfo, now: datetime) -> Check:
     return _graded(name, message, warning=fix if left < EXPIRES_SOON else "")
 
 
-def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
+def _coordinator(
+    address: str,
+    certificates: Path | None,
+    name: str | None,
+    listen: str | None,
+    advertise: str | None,
+) -> Iterator[Check]:
     from fedhp.cluster.ops import operator
     from fedhp.cluster.protocol.addresses import parse_address
 
     host = parse_address(address, key="--coordinator")
     reached = _reach(host.host, host.port, address)
     yield reached
-    if reached.verdict != "ok" or options.certificates is None or options.name is None:
+    if reached.verdict != "ok" or certificates is None or name is None:
         return
-    target = operator.Target(address, options.certificates, options.name)
+    target = operator.Target(address, certificates, name)
     before = time.time()
     status = operator.leader_status(target)
     after, reply = time.time(), status.reply
@@ -217,12 +220,12 @@ def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
     yield Check("coordinator", "ok", f"{asked} answers: {state}")
     yield _clock_difference(reply.clock - (before + after) / 2, error=(after - before) / 2)
     yield _same_versions(dict(reply.versions))
-    if options.listen is not None or options.advertise is not None:
-        yield from _caught("reached by", _reach_both_ways(options, target, status))
+    if listen is not None or advertise is not None:
+        yield from _caught("reached by", _reach_both_ways(target, status, listen, advertise))
 
 
 def _reach_both_ways(
-    options: DoctorOptions, target: Target, status: LeaderStatus
+    target: Target, status: LeaderStatus, listen: str | None, advertise: str | None
 ) -> Iterator[Check]:
     """Workers connect to each other: the others must reach this machine, and it must reach them."""
     from fedhp.cluster.ops.reach import check_reach
@@ -231,9 +234,8 @@ def _reach_both_ways(
 
     identity = load_identity(target.certificates, target.name)
     if "worker" in identity.roles:  # the others only answer
-        if options.advertise is not None:
-            parse_address(options.advertise, key="--advertise")
-        listen, advertise = options.listen, options.advertise
+        if advertise is not None:
+            parse_address(advertise, key="--advertise")
         reached = check_reach(target, identity, status, listen=listen, advertise=advertise)
         yield from asyncio.run(reached)
 

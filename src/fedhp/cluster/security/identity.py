@@ -139,9 +139,8 @@ def inspect(path: Path, *, now: datetime | None = None) -> tuple[CertificateInfo
     if path.is_dir():
         files = sorted(path.glob("*.crt"), key=lambda file: (file.stem != AUTHORITY, file.name))
     if not files:
-        raise IdentityError(
-            f"{path} has no certificates (*.crt)", fix=f"fedhp certs init --folder {path}"
-        )
+        fix = f"fedhp certs init --folder {path}"
+        raise IdentityError(f"{path} has no certificates (*.crt)", fix=fix)
     return tuple(_inspect_file(file, moment) for file in files)
 
 
@@ -205,9 +204,8 @@ def read_pem(file: Path) -> bytes:
             fix="create it with fedhp certs init and fedhp certs issue NAME, or copy it here",
         ) from None
     except OSError as error:
-        raise IdentityError(
-            f"{file} cannot be read: {error.strerror}", fix="repair the file or its permissions"
-        ) from None
+        fix = "repair the file or its permissions"
+        raise IdentityError(f"{file} cannot be read: {error.strerror}", fix=fix) from None
 
 
 def parse_certificate(file: Path, pem: bytes) -> x509.Certificate:
@@ -230,9 +228,8 @@ def parse_key(file: Path, certificate: bytes, *, key: bytes) -> ec.EllipticCurve
     try:
         private = serialization.load_pem_private_key(key, password=None)
     except TypeError:
-        raise IdentityError(
-            f"{key_file} has a passphrase, but a machine must start without one", fix=fix
-        ) from None
+        why = f"{key_file} has a passphrase, but a machine must start without one"
+        raise IdentityError(why, fix=fix) from None
     except Exception:  # of many kinds, and their texts may quote the file
         raise IdentityError(f"{key_file} is not a private key, or it is damaged", fix=fix) from None
     if private.public_key() != parse_certificate(file, certificate).public_key():
@@ -268,9 +265,8 @@ def certificate_info(file: Path, certificate: x509.Certificate) -> CertificateIn
     names = _extension(certificate, x509.SubjectAlternativeName)
     basic = _extension(certificate, x509.BasicConstraints)
     authority = basic is not None and basic.ca
-    name = common_name(certificate.subject)
-    problem, roles = "", tuple[str, ...]()
-    hosts, uris = list[str](), list[str]()
+    name, problem = common_name(certificate.subject), ""
+    roles, hosts, uris = tuple[str, ...](), list[str](), list[str]()
     if names is not None:
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         hosts += names.get_values_for_type(x509.DNSName)
