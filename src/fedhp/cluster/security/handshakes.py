@@ -109,14 +109,12 @@ class HandshakeLog:
         host = address.rpartition(":")[0]
         if host not in self._hosts and len(self._hosts) >= MOST_HOSTS:
             host = "others"
-        else:
-            self._hosts.add(host)
+        self._hosts.add(host)
         write, left_out = self._throttle.admit(host, cause)
-        if not write:
-            return
-        way = "from" if server else "to"
-        more = f" ({left_out} more like it before)" if left_out else ""
-        LOG.warning("a TLS connection %s %s failed: %s%s", way, address, cause, more)
+        if write:
+            way = "from" if server else "to"
+            more = f" ({left_out} more like it before)" if left_out else ""
+            LOG.warning("a TLS connection %s %s failed: %s%s", way, address, cause, more)
 
 
 def start_handshake_log(*, json_lines: bool) -> bool:

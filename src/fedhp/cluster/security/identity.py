@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fedhp.cluster.protocol import limits
-from fedhp.cluster.protocol.addresses import ip_address_in, is_name, same_host
+from fedhp.cluster.protocol.addresses import ip_address_in, is_name
 from fedhp.errors import IdentityError, NotYetValid
 
 ROLES = ("coordinator", "worker", "operator")
@@ -66,9 +66,6 @@ class CertificateInfo:
     def days_left(self, now: datetime) -> int:
         """Whole days until it expires; negative if it has expired."""
         return (self.ends - now).days
-
-    def may_serve(self, host: str) -> bool:
-        return any(same_host(host, own) for own in (self.name, *self.hosts))
 
 
 def load_identity(folder: Path, name: str, *, now: datetime | None = None) -> Identity:

@@ -25,7 +25,7 @@ from cryptography.exceptions import InvalidSignature
 
 from fedhp.cluster import CIPHERS_SETTING, RSA_ONLY, TLS13_ONLY
 from fedhp.cluster.protocol import limits
-from fedhp.cluster.protocol.addresses import HostPort, parse_address
+from fedhp.cluster.protocol.addresses import HostPort, parse_address, same_host
 from fedhp.cluster.protocol.message_checks import one_line
 from fedhp.cluster.security import identity as identities
 from fedhp.cluster.security.identity import Identity
@@ -353,13 +353,16 @@ def _mismatch(
     if coordinator and "coordinator" not in info.roles:
         roles = " and ".join(info.roles) or "nothing"
         return f"is {info.name}; by its certificate it is {roles}, not a coordinator"
-    if name in (None, info.name) if coordinator else info.may_serve(host if name is None else name):
+    served = (info.name, *info.hosts)
+    if coordinator:
+        if name in (None, info.name):
+            return ""
+    elif any(same_host(host if name is None else name, own) for own in served):
         return ""
     if name is not None:
         return f"is {info.name}, not {name}"
-    served = ", ".join((info.name, *info.hosts))
     return (
-        f"is {info.name}, whose certificate is not for {host} but for {served}; "
+        f"is {info.name}, whose certificate is not for {host} but for {', '.join(served)}; "
         f"issue it again with --host {host}"
     )
 
