@@ -148,7 +148,7 @@ class FaultRun:
         """Restart what died, without its fail point."""
         for name in names:
             self.note("start", name)
-            self.cluster.restart(name)
+            self.cluster.start_process(name)
 
     # --- waiting ---------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ def test_attempts_without_end_are_summed_and_break_no_promise(
     # Parts of the usual size have room for far more attempts than they keep.
     summed = list(histories.compacted(run.files["coordinator"]))
     assert len(summed) < 100
-    (left_out,) = (line for line in summed if line["event"] == histories.LEFT_OUT)
+    (left_out,) = (line for line in summed if line["event"] == histories.kinds.LeftOut.event)
     assert (left_out["round"], left_out["first"], left_out["last"]) == (2, 11, 1490)
     assert left_out["lines"] == 3 * 1480
     assert [line["event"] for line in summed].count("commit") == 3

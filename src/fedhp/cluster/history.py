@@ -215,7 +215,9 @@ def compacted(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _sum(lines: list[dict[str, Any]]) -> dict[str, Any]:
     attempts = _attempts_of(lines)
     numbers = [attempt.number for attempt in attempts]
-    common = {key: lines[-1][key] for key in ("at", "who", "process") if key in lines[-1]}
+    common: dict[str, Any] = {
+        key: value for key, value in lines[-1].items() if key in ("at", "who", "process")
+    }
     summary = kinds.LeftOut(*_round_of(attempts[0]), min(numbers), max(numbers), len(lines))
     return {**common, "event": summary.event, **summary.facts()}
 

@@ -145,8 +145,7 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Found:
             if event.is_a(kinds.Trained) and "turn" not in event and current is not None:
                 attempt = event.attempt
                 if groups:
-                    undone = _undone_rounds(timeline, returns, attempt)
-                    last = _last_before(counted.get(name, ()), attempt, undone)
+                    last = _last_before(attempt, counted.get(name, ()), timeline, returns)
                     wrong = current not in (INITIAL, start, last)
                 else:
                     wrong = current != expected.get(attempt.round_index)
@@ -164,21 +163,20 @@ def _counted_attempts(timeline: RunTimeline) -> dict[str, list[Attempt]]:
     return counted
 
 
-def _undone_rounds(
-    timeline: RunTimeline, returns: Mapping[Attempt, int], attempt: Attempt
-) -> list[range]:
-    """The rounds whose models nobody continues from in this attempt: everyone went back, before
-    it or before an earlier one that was committed."""
-    return [
+def _last_before(
+    attempt: Attempt,
+    counted: Sequence[Attempt],
+    timeline: RunTimeline,
+    returns: Mapping[Attempt, int],
+) -> Attempt:
+    """The last of the counted attempts, which rise, that is of an earlier round and still counts:
+    everyone may have gone back, before this attempt or before an earlier committed one."""
+    undone = [
         range(to + 1, each.round_index)
         for each, to in returns.items()
         if each == attempt
         or (each in timeline.committed and each.round_index < attempt.round_index)
     ]
-
-
-def _last_before(counted: Sequence[Attempt], attempt: Attempt, undone: Sequence[range]) -> Attempt:
-    """The last of these attempts, which rise, that is of an earlier round and still counts."""
     place = bisect_left(counted, attempt.round_index, key=lambda version: version.round_index)
     for version in reversed(counted[:place]):
         if not any(version.round_index in rounds for rounds in undone):

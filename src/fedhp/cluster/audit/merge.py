@@ -145,18 +145,14 @@ def _read_histories(folders: Sequence[Path]) -> Iterator[_History]:
                     allowed="every folder once",
                     fix="leave one of them out",
                 )
-            yield _read_history(file)
-
-
-def _read_history(file: Path) -> _History:
-    content = history_content(file)
-    events = list(events_in(content))
-    try:
-        terms = build_timeline([(file, events)]).terms
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        why = f"{file}: has a line that no coordinator or worker writes ({error})"
-        raise _changed(why) from None
-    return _History(file, content, events, of_coordinator=bool(terms))
+            content = history_content(file)
+            events = list(events_in(content))
+            try:
+                terms = build_timeline([(file, events)]).terms
+            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+                why = f"{file}: has a line that no coordinator or worker writes ({error})"
+                raise _changed(why) from None
+            yield _History(file, content, events, of_coordinator=bool(terms))
 
 
 def _check_no_copies(terms: Sequence[LeadershipTerm]) -> None:

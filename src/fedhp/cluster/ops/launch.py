@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedhp.cluster import events
 from fedhp.cluster.audit.merge import WORKERS_FOLDER
@@ -40,6 +40,9 @@ from fedhp.errors import FedhpError, IdentityError, Interrupted, RunError, resta
 from fedhp.files import make_folder
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
+
+if TYPE_CHECKING:
+    from fedhp.cluster.worker.worker import WorkerSettings
 
 HOST = "127.0.0.1"
 COORDINATOR_NAME = "coordinator"
@@ -102,7 +105,7 @@ class Cluster:
         """Start all processes; environment: additional variables by name of the process."""
         self.prepare()
         for name in (*self.coordinators, *self.workers):
-            self.restart(name, environment=(environment or {}).get(name))
+            self.start_process(name, environment=(environment or {}).get(name))
 
     def prepare(self) -> None:
         """Check the experiment, make the folder and everyone's certificates."""
@@ -118,11 +121,20 @@ class Cluster:
         roles[operator.OPERATOR_NAME] = ("operator",)
         ensure_certificates(self.certificates, roles)
 
-    def start_coordinator(
-        self, name: str = COORDINATOR_NAME, *, environment: Mapping[str, str] | None = None
-    ) -> None:
-        """Start a coordinator, or one more that waits for the lead (with etcd)."""
-        settings = CoordinatorProcessSettings(
+    def start_process(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
+        """Start a coordinator or a worker, also one that has ended; its earlier environment is
+        not kept. With etcd a coordinator waits for the lead."""
+        log, variables = self.log(name), tuple((environment or {}).items())
+        around = processes.ProcessEnvironment(log, self._log_format, variables)
+        if name in self.coordinators:
+            coordinator = self._coordinator_settings(name)
+            process = processes.start(processes.run_coordinator, coordinator, around)
+        else:
+            process = processes.start(processes.run_worker, self._worker_settings(name), around)
+        self._started[name] = _StartedProcess(process)
+
+    def _coordinator_settings(self, name: str) -> CoordinatorProcessSettings:
+        return CoordinatorProcessSettings(
             experiment=None if name in self.standbys else self.experiment,
             certificates=self.certificates,
             folder=self.record_folder(name),
@@ -135,9 +147,8 @@ class Cluster:
             insecure_etcd=self._insecure_etcd,
             lease=self._lease,
         )
-        self._launch(processes.run_coordinator, settings, environment)
 
-    def start_worker(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
+    def _worker_settings(self, name: str) -> WorkerSettings:
         # The experiment is this operator's own: its workers trust its parts and paths.
         from fedhp.cluster.worker.worker import WorkerSettings
 
@@ -146,7 +157,7 @@ class Cluster:
         if self._ha is not None:
             authority = load_identity(self.certificates, name).authority
             finder = leader_finder(self._ha, insecure=self._insecure_etcd, authority=authority)
-        settings = WorkerSettings(
+        return WorkerSettings(
             name=name,
             coordinator="",
             certificates=self.certificates,
@@ -157,12 +168,6 @@ class Cluster:
             trace=None if trace is None else Path(trace),
             trust=self._own_modules,
         )
-        self._launch(processes.run_worker, settings, environment)
-
-    def restart(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
-        """Start a process again that has ended; its earlier environment is not kept."""
-        start = self.start_coordinator if name in self.coordinators else self.start_worker
-        start(name, environment=environment)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal; after SIGKILL, wait until the process is gone."""
@@ -196,7 +201,7 @@ class Cluster:
             rested = self._clock() - started.restarted >= RESTART_SECONDS
             if rested and self._may_restart(code):
                 self.notes.append(f"{name} is restarted")
-                self.restart(name)
+                self.start_process(name)
                 self._started[name].restarted = self._clock()
 
     def check_alive(self, *, count_killed: bool = True) -> None:
@@ -311,16 +316,6 @@ class Cluster:
         """SHA-256 of every worker's model after the last committed round, by name."""
         files = [self.record_folder(name) / f"history-{name}.jsonl" for name in self.coordinators]
         return final_digests(file for file in files if file.is_file())
-
-    def _launch(
-        self,
-        main: Callable[[processes.Settings, processes.ProcessEnvironment], None],
-        settings: processes.Settings,
-        variables: Mapping[str, str] | None,
-    ) -> None:
-        name, added = settings.name, tuple((variables or {}).items())
-        environment = processes.ProcessEnvironment(self.log(name), self._log_format, added)
-        self._started[name] = _StartedProcess(processes.start(main, settings, environment))
 
     def _port_of(self, name: str) -> int:
         """The port of a coordinator's earlier process, which workers know; 0: any free one."""

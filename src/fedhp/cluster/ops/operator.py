@@ -40,7 +40,7 @@ from fedhp.cluster.protocol.message_checks import (
 )
 from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import Identity, load_identity
-from fedhp.cluster.security.tls import cause_of, open_coordinator_channel
+from fedhp.cluster.security.tls import cause_of, open_channel
 from fedhp.errors import FedhpError, RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
@@ -321,7 +321,7 @@ async def _call(
 ) -> Any:
     """One coordinator's reply; _DoesNotLead if it does not lead, RunError if it refuses."""
     address, name = coordinator.address, coordinator.name
-    channel = open_coordinator_channel(identity, address, name=name)
+    channel = open_channel(identity, address, name=name, coordinator=True)
     try:
         for _ in range(CALL_TRIES):
             # For the guard each call is a new process: several operators may share one name.

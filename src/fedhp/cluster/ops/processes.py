@@ -102,16 +102,12 @@ class StandbyProcess:
                 process.kill()
                 process.join()
                 return
-            code = process.exitcode or 0
+            code, ended = process.exitcode or 0, "the standby coordinator ended (exit code %d); "
             if not restart_helps(code):
                 if code:
-                    LOG.error("the standby coordinator ended (exit code %d); see above", code)
+                    LOG.error(ended + "see above", code)
                 return
-            LOG.warning(
-                "the standby coordinator ended (exit code %d); it is restarted in %g s",
-                code,
-                STANDBY_RESTART_SECONDS,
-            )
+            LOG.warning(ended + "it is restarted in %g s", code, STANDBY_RESTART_SECONDS)
             self._ending.wait(STANDBY_RESTART_SECONDS)
 
 
@@ -169,16 +165,14 @@ def start(
 @contextlib.contextmanager
 def _environment_variables(added: Mapping[str, str]) -> Iterator[None]:
     """A new process inherits the environment of the moment it is started."""
-    before = {name: os.environ.get(name) for name in added}
+    before = {name: os.environ[name] for name in added if name in os.environ}
     os.environ.update(added)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in added:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def run_coordinator(settings: CoordinatorProcessSettings, environment: ProcessEnvironment) -> None:

@@ -42,16 +42,9 @@ utc_now = functools.partial(datetime.now, UTC)
 class RenewableIdentity:
     """A machine's identity as its files have it now; safe to use from several threads."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = utc_now,
-    ) -> None:
+    def __init__(self, identity: Identity, *, now: Callable[[], datetime] = utc_now) -> None:
         self.name = identity.name
-        self._identity = identity
-        self._clock, self._now = clock, now
+        self._identity, self._now = identity, now
         self._next_look = 0.0
         self._refused = identity.stamp  # files that were looked at and cannot be used
         self._lock = threading.Lock()
@@ -59,8 +52,8 @@ class RenewableIdentity:
     def current(self) -> Identity:
         """The identity; a new object after its files were replaced by valid ones."""
         with self._lock:
-            if self._clock() >= self._next_look:
-                self._next_look = self._clock() + LOOK_SECONDS
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + LOOK_SECONDS
                 self._look()
             return self._identity
 
