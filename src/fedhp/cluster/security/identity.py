@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -31,7 +31,6 @@ NAME_URI, ROLE_URI = "fedhp://", "fedhp-role:"
 ROLE_DOMAIN = "fedhp.invalid"
 
 _MAX_FILE_BYTES = 1 << 20
-_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +258,9 @@ def check_dates(what: str, certificate: x509.Certificate, moment: datetime) -> N
 
 def certificate_info(file: Path, certificate: x509.Certificate) -> CertificateInfo:
     """What a certificate contains, whether fedhp issued it or not."""
-    names = _extension(certificate, x509.SubjectAlternativeName)
-    basic = _extension(certificate, x509.BasicConstraints)
+    extensions: dict[type, Any] = {type(each.value): each.value for each in certificate.extensions}
+    names = extensions.get(x509.SubjectAlternativeName)
+    basic = extensions.get(x509.BasicConstraints)
     authority = basic is not None and basic.ca
     name, problem = common_name(certificate.subject), ""
     roles, hosts, uris = tuple[str, ...](), list[str](), list[str]()
@@ -337,10 +337,3 @@ def _inspect_file(file: Path, moment: datetime) -> CertificateInfo:
     except IdentityError as error:
         return replace(info, problem=error.problem)
     return info
-
-
-def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None
