@@ -218,7 +218,15 @@ def _coordinator(
     leads = status.leader.address == address
     asked = address if leads else f"{address} is a standby; {status.leader}"
     yield Check("coordinator", "ok", f"{asked} answers: {state}")
-    yield _clock_difference(reply.clock - (before + after) / 2, error=(after - before) / 2)
+    ahead, error = reply.clock - (before + after) / 2, (after - before) / 2
+    fix = f"set both clocks: {SET_CLOCK}"
+    yield _graded(
+        "clock",
+        f"{abs(ahead):.2f} s {'behind' if ahead > 0 else 'ahead of'} the coordinator's, measured "
+        f"to within {error:.2f} s",
+        wrong=f"{fix}; certificates would be refused" if abs(ahead) > CLOCK_WRONG else "",
+        warning=fix if abs(ahead) > CLOCK_APART + error else "",
+    )
     yield _same_versions(dict(reply.versions))
     if listen is not None or advertise is not None:
         yield from _caught("reached by", _reach_both_ways(target, status, listen, advertise))
@@ -253,17 +261,6 @@ def _reach(host: str, port: int, address: str) -> Check:
         message = f"{address} cannot be reached: {error.strerror or error}"
         fix = f"open port {port} in the firewall there, and check the network"
     return Check("reach", "wrong", message, fix)
-
-
-def _clock_difference(seconds: float, *, error: float) -> Check:
-    direction = "behind" if seconds > 0 else "ahead of"
-    fix = f"set both clocks: {SET_CLOCK}"
-    return _graded(
-        "clock",
-        f"{abs(seconds):.2f} s {direction} the coordinator's, measured to within {error:.2f} s",
-        wrong=f"{fix}; certificates would be refused" if abs(seconds) > CLOCK_WRONG else "",
-        warning=fix if abs(seconds) > CLOCK_APART + error else "",
-    )
 
 
 def _same_versions(remote: dict[str, str]) -> Check:
