@@ -28,7 +28,6 @@ from fedhp.cluster.coordinator.process.finders import find_in_folder, leader_fin
 from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.history import History
-from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
 from fedhp.cluster.ops.progress import RoundFacts, read_rounds
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -71,14 +70,12 @@ class Cluster:
         *,
         coordinators: Sequence[str] = (COORDINATOR_NAME,),
         standbys: Sequence[str] = (),  # coordinators that only take over what others began
-        ha: str | None = None,  # see CoordinatorProcessSettings, as of the next four
-        insecure_etcd: bool = False,
-        lease: float = LEASE,
-        resume: bool = False,
+        resume: bool = False,  # see CoordinatorProcessSettings, as of the next one
         moved: bool = False,
         restart: bool = True,
         log_format: logs.Format = "text",
         clock: Callable[[], float] = time.monotonic,  # for the restarts
+        **etcd: Any,  # ha, insecure_etcd and lease of the coordinators
     ) -> None:
         self.experiment = experiment
         self.folder = folder.resolve()
@@ -88,8 +85,7 @@ class Cluster:
         self._own_modules = own_modules(experiment)
         self.notes: list[str] = []  # what happened to processes, for the user
         self.resume = resume
-        self._ha, self._insecure_etcd, self._lease = ha, insecure_etcd, lease
-        self._moved, self._clock = moved, clock
+        self._etcd, self._moved, self._clock = etcd, moved, clock
         self._restart, self._log_format = restart, log_format
         self._started: dict[str, _StartedProcess] = {}
         self._ports: dict[str, int] = {}
@@ -143,9 +139,7 @@ class Cluster:
             resume=self.resume,
             moved=self._moved,
             trust=self._own_modules,
-            ha=self._ha,
-            insecure_etcd=self._insecure_etcd,
-            lease=self._lease,
+            **self._etcd,
         )
 
     def _worker_settings(self, name: str) -> WorkerSettings:
@@ -154,9 +148,10 @@ class Cluster:
 
         data, trace = self.experiment.data.path, self.experiment.world.trace
         finder: Any = functools.partial(find_in_folder, self.record_folder(self.coordinators[0]))
-        if self._ha is not None:
+        if (url := self._etcd.get("ha")) is not None:
             authority = load_identity(self.certificates, name).authority
-            finder = leader_finder(self._ha, insecure=self._insecure_etcd, authority=authority)
+            insecure = self._etcd.get("insecure_etcd", False)
+            finder = leader_finder(url, insecure=insecure, authority=authority)
         return WorkerSettings(
             name=name,
             coordinator="",
