@@ -15,7 +15,8 @@ from faults.in_process import experiment, in_process_federation, run, until
 from fedhp.cluster.coordinator.members import dial_back
 from fedhp.cluster.coordinator.members.dial_back import DialBacks, caller_address, source_of
 from fedhp.cluster.ops import operator, reach
-from fedhp.cluster.ops.doctor import Check, run_checks
+from fedhp.cluster.ops.check import Check
+from fedhp.cluster.ops.doctor import run_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.guard import Envelopes, Refused

@@ -12,11 +12,11 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from fedhp.cluster.ops.check import Check
 from fedhp.cluster.protocol.versions import installed
 from fedhp.config.origins import Origins
 from fedhp.errors import FedhpError, install_extra
@@ -35,16 +35,6 @@ LEAST_DISK, LOW_DISK = GIGABYTE // 10, GIGABYTE
 CLOCK_APART, CLOCK_WRONG = 5.0, 3600.0  # s; certificates are valid an hour before they are made
 CONNECT_SECONDS = 5.0
 SET_CLOCK = "timedatectl set-ntp true"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The result of one check."""
-
-    name: str
-    verdict: Literal["ok", "warning", "wrong"]
-    message: str
-    fix: str = ""
 
 
 def run_checks(

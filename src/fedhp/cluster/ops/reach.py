@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import grpc.aio
 
 from fedhp.cluster.ops import operator
-from fedhp.cluster.ops.doctor import Check
+from fedhp.cluster.ops.check import Check
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort, own_address, parse_address, parse_listen
