@@ -8,6 +8,7 @@ not joined, and its name is on the allow-list or not.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import multiprocessing
 import os
@@ -21,15 +22,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from fedhp.cluster.coordinator.process.finders import find_in_folder
 from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.ops import processes
-from fedhp.cluster.ops.processes import ProcessEnvironment, WorkerProcessSettings
+from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import parse_listen, reserve_port
 from fedhp.cluster.protocol.guard import Envelopes
 from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.tls import AllowList, client_credentials, open_channel
+from fedhp.cluster.worker.worker import WorkerSettings
 from net.clusters import ENDLESS, tiny
 from net.identities import make_certificates
 from waiting import emulate_work, wait_until
@@ -153,7 +156,14 @@ def _federation(
     ]
     try:
         for name in (f"w{worker}" for worker in range(WORKERS)):
-            own = WorkerProcessSettings(name, certificates, run / "workers" / name, run)
+            own = WorkerSettings(
+                name,
+                "",
+                certificates,
+                run / "workers" / name,
+                listen="127.0.0.1:0",
+                finder=functools.partial(find_in_folder, run),
+            )
             started.append(
                 processes.start(
                     processes.run_worker, own, ProcessEnvironment(folder / f"{name}.log")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import itertools
 import multiprocessing
@@ -24,13 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from fedhp.cluster.coordinator.process.announcements import read_announcement
+from fedhp.cluster.coordinator.process.finders import find_in_folder
 from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.history import read_history
 from fedhp.cluster.ops import operator, processes
-from fedhp.cluster.ops.processes import ProcessEnvironment, WorkerProcessSettings
+from fedhp.cluster.ops.processes import ProcessEnvironment
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.cluster.protocol.guard import Envelopes
+from fedhp.cluster.worker.worker import WorkerSettings
 from fedhp.config import Experiment, parse
 from fedhp.errors import FedhpError
 from net.identities import make_certificates
@@ -133,7 +136,14 @@ def _federation(
         )
         for worker in range(WORKERS):
             name = f"w{worker}"
-            order = WorkerProcessSettings(name, certificates, run / "workers" / name, run)
+            order = WorkerSettings(
+                name,
+                "",
+                certificates,
+                run / "workers" / name,
+                listen="127.0.0.1:0",
+                finder=functools.partial(find_in_folder, run),
+            )
             log = ProcessEnvironment(run.parent / f"log-{name}")
             if name == BAD and kind in ATTACKS:
                 context = multiprocessing.get_context("spawn")
@@ -277,7 +287,7 @@ ATTACKS = {
 }
 
 
-def _misbehave(kind: str, order: WorkerProcessSettings, log: ProcessEnvironment) -> None:
+def _misbehave(kind: str, order: WorkerSettings, log: ProcessEnvironment) -> None:
     ATTACKS[kind]()
     processes.run_worker(order, log)
 

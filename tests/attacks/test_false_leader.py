@@ -27,7 +27,7 @@ from fedhp.cluster.security import signatures
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.cluster.security.identity import load_identity
 from fedhp.cluster.security.leader_proof import PURPOSE, check_proof, prove
-from fedhp.cluster.security.tls import cause_of, open_coordinator_channel
+from fedhp.cluster.security.tls import cause_of, open_channel
 from fedhp.cluster.worker.coordinator_client import Finder
 from fedhp.cluster.worker.worker import WorkerSettings, run_worker
 from fedhp.errors import FedhpError, IdentityError, RunError
@@ -53,7 +53,7 @@ class Thief(FakeCoordinator):
         self.calls += 1
         if not self._real:
             return await super().Join(request, context)
-        async with open_coordinator_channel(self.identity, self._real) as channel:
+        async with open_channel(self.identity, self._real, name=None, coordinator=True) as channel:
             request.envelope.sender = self.name
             stub: Any = CoordinatorStub(channel)
             reply: wire.JoinReply = await stub.Join(request, timeout=PATIENCE)
@@ -337,7 +337,7 @@ def test_a_certificate_without_the_host_name_of_a_coordinator_is_issued_again(
         async with serving(past) as (address, door):
             worker = load_identity(folder, "w0")
             with pytest.raises(grpc.aio.AioRpcError):
-                async with open_coordinator_channel(worker, address) as channel:
+                async with open_channel(worker, address, name=None, coordinator=True) as channel:
                     await knock(channel, "w0")
             assert door.calls == 0
             cause = await cause_of(worker, address, name=None, coordinator=True)

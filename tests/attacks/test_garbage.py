@@ -114,7 +114,9 @@ async def a_standby(certificates: Path, *names: str) -> AsyncIterator[str]:
     async def nobody() -> None:
         return None
 
-    service = StandbyService("boss", address, lookup=nobody, allowed=AllowList.of(names))
+    service = StandbyService(
+        "boss", address, lookup=nobody, allowed=AllowList(None, frozenset(names))
+    )
     identity = load_identity(certificates, "boss")
     async with standing_by(identity, parse_listen(address, key="listen"), service):
         yield address

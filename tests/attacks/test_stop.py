@@ -18,7 +18,7 @@ from fedhp.cluster.coordinator.process.finders import leader_finder
 from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings, coordinate
 from fedhp.cluster.ledger.base import PURPOSE, RunStopped
 from fedhp.cluster.ops import operator
-from fedhp.cluster.ops.launch import Cluster, SharedLedger
+from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.protocol.addresses import parse_address
 from fedhp.cluster.protocol.attempt import INITIAL
 from fedhp.cluster.security.identity import load_identity
@@ -189,7 +189,9 @@ def test_a_standby_does_not_go_on_after_a_stop(tmp_path: Path) -> None:
             tmp_path / "run",
             coordinators=("c0",),
             standbys=("c1",),
-            ha=SharedLedger(etcd.url, insecure=True, lease=3.0),
+            ha=etcd.url,
+            insecure_etcd=True,
+            lease=3.0,
             restart=False,
         ) as cluster,
     ):
@@ -217,7 +219,9 @@ def test_a_worker_learns_of_a_stop_when_no_coordinator_is_left(tmp_path: Path) -
             experiment,
             tmp_path / "run",
             coordinators=("c0",),
-            ha=SharedLedger(etcd.url, insecure=True, lease=3.0),
+            ha=etcd.url,
+            insecure_etcd=True,
+            lease=3.0,
             restart=False,
         ) as cluster,
     ):

@@ -24,6 +24,6 @@ def gathering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A coordinator without its workers."""
     with Cluster(tiny(), tmp_path_factory.mktemp("run"), restart=False) as cluster:
         cluster.prepare()
-        cluster.start_coordinator()
+        cluster.start_process("coordinator")
         wait_until(lambda: status_of(cluster) is not None, "the coordinator answers")
         yield cluster

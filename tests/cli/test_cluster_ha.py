@@ -11,7 +11,7 @@ import pytest
 from cli.support import Command
 from fedhp.cluster.coordinator.process.announcements import STANDBY_ANNOUNCEMENT
 from fedhp.cluster.ops import operator
-from fedhp.cluster.ops.launch import Cluster, SharedLedger
+from fedhp.cluster.ops.launch import Cluster
 from net.clusters import ENDLESS, round_of, tiny, until
 from net.etcd_support import needs_etcd, running_etcd
 
@@ -43,7 +43,9 @@ def test_commands_with_etcd_through_a_failover(command: Command, tmp_path: Path)
             tiny(workers=3, rounds=ENDLESS, cluster={"min_workers": 1, "dead_after": 60.0}),
             tmp_path / "run",
             coordinators=("c0", "c1"),
-            ha=SharedLedger(etcd.url, insecure=True, lease=2.0),
+            ha=etcd.url,
+            insecure_etcd=True,
+            lease=2.0,
             restart=False,
         ) as cluster,
     ):

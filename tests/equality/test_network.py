@@ -128,7 +128,7 @@ def test_thirty_rounds_of_eight_workers(
     verification = run_and_verify(settings, tmp_path / "run", seconds=600)
     assert sum(verdict.compared for verdict in verification.rounds) == 8 * 30
     assert verification.equal
-    errors = verification.times.errors
+    errors = verification.time_errors
     record_property(
         f"figure: {algorithm}, 8 processes, round times predicted from measured ones",
         f"error of {100 * errors.mean():.0f} % on average, {100 * errors.max():.0f} % at most",

@@ -209,17 +209,17 @@ def standby(phase: str, action: str) -> Callable[[Path, int], CaseResult]:
             cluster = run.cluster
             cluster.prepare()
             point = at("coordinator", phase, action, seed=seed)
-            cluster.start_coordinator(FIRST, environment={"FEDHP_FAILPOINTS": point})
+            cluster.start_process(FIRST, environment={"FEDHP_FAILPOINTS": point})
             if phase != "leading":
                 run.until_lead(FIRST)
             for name in cluster.workers:
-                cluster.start_worker(name)
+                cluster.start_process(name)
             seen = run.until_dead if action == "kill" else run.until_stopped
             if phase == "leading":
                 failed = seen(FIRST)
-                cluster.start_coordinator(SECOND)
+                cluster.start_process(SECOND)
             else:
-                cluster.start_coordinator(SECOND)
+                cluster.start_process(SECOND)
                 failed = seen(FIRST)
             takeover = run.until_lead(SECOND) - failed
             more_rounds(run)

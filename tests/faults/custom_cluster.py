@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -172,12 +173,12 @@ def _work(settings: WorkerSettings, environment: ProcessEnvironment, traits: Pro
     if traits.namespace is not None:
         enter(traits.namespace)
 
-    async def main() -> int:
+    async def main(stop: asyncio.Event) -> int:
         import torch
 
         from fedhp.cluster.worker.worker import run_worker
 
         torch.set_num_threads(1)
-        return await run_worker(settings)
+        return await run_worker(settings, stop=stop)
 
     processes.run_process(settings.name, environment, main)

@@ -10,13 +10,16 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedhp.cluster.audit.invariants import check_invariants, longest_pause
+from fedhp.cluster.audit.invariants import check_invariants
+from fedhp.cluster.audit.timeline import read_timeline
+from fedhp.cluster.events import Began, Committed
 from fedhp.cluster.failpoints import FAILPOINTS_VARIABLE
 from fedhp.cluster.history import History, read_history
-from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster, SharedLedger
+from fedhp.cluster.ops.launch import COORDINATOR_NAME, Cluster
 from fedhp.config import Experiment, parse
 from fedhp.tables import merge_tables
 from waiting import let_fault_last, wait_until
@@ -97,7 +100,8 @@ class FaultRun:
             settings,
             folder,
             coordinators=coordinators,
-            ha=None if ha is None else SharedLedger(ha, insecure=True),
+            ha=ha,
+            insecure_etcd=ha is not None,
             restart=False,
         )
         self.faults = History(folder, "faults")
@@ -144,7 +148,7 @@ class FaultRun:
         """Restart what died, without its fail point."""
         for name in names:
             self.note("start", name)
-            self.cluster.restart(name)
+            self.cluster.start_process(name)
 
     # --- waiting ---------------------------------------------------------------------------
 
@@ -244,3 +248,12 @@ class FaultCase:
             error = error or f"{type(failure).__name__}: {failure}"
         seconds = time.monotonic() - started
         return Outcome(self.name, seed, seconds, hang, error, violations, pause, takeover)
+
+
+def longest_pause(folder: Path) -> float:
+    """Seconds of the longest time between two commits, or from the first order to a commit."""
+    timeline = read_timeline(folder)
+    commits = [event.at for event in timeline.events_of(Committed)]
+    attempts = [event.at for event in timeline.events_of(Began)]
+    moments = sorted([*commits, *attempts[:1]])
+    return max((end - start for start, end in pairwise(moments)), default=0.0)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from faults.fault_run import FaultRun, experiment
+from faults.fault_run import FaultRun, experiment, longest_pause
 from faults.soak_report import (
     SAMPLES_FILE,
     WRITE_AHEAD_LOGS,
@@ -30,7 +30,7 @@ from faults.soak_report import (
     read_samples,
     write_sample,
 )
-from fedhp.cluster.audit.invariants import check_invariants, longest_pause
+from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.merge import gather
 from fedhp.cluster.audit.verify import verify
 from fedhp.cluster.coordinator.process.announcements import read_announcement

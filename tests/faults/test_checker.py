@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from faults.fault_run import longest_pause
 from faults.invented_run import DEADLINE, RUN, InventedRun
 from fedhp.cluster.audit import invariants
-from fedhp.cluster.audit.invariants import check_invariants, find_pauses, longest_pause
+from fedhp.cluster.audit.invariants import check_invariants, find_pauses
 from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.errors import RunError
 
@@ -437,9 +438,9 @@ def test_a_worker_that_went_again_need_not_take_part(tmp_path: Path) -> None:
     assert broken_rules(run, tmp_path) == set()
 
 
-@pytest.mark.parametrize("invariant", invariants.INVARIANTS, ids=lambda value: value.__name__)
+@pytest.mark.parametrize("invariant", invariants.INVARIANTS, ids=lambda value: value[0].__name__)
 def test_no_invariant_is_idle(
-    invariant: invariants.Invariant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    invariant: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = tuple(other for other in invariants.INVARIANTS if other is not invariant)
     monkeypatch.setattr(invariants, "INVARIANTS", others)

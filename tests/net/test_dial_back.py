@@ -16,7 +16,7 @@ from fedhp.cluster.coordinator.members import dial_back
 from fedhp.cluster.coordinator.members.dial_back import DialBacks, caller_address, source_of
 from fedhp.cluster.ops import operator, reach
 from fedhp.cluster.ops.check import Check
-from fedhp.cluster.ops.doctor import DoctorOptions, run_checks
+from fedhp.cluster.ops.doctor import run_checks
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort
 from fedhp.cluster.protocol.guard import Envelopes, Refused
@@ -129,7 +129,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 async def checks_of(certificates: Path, coordinator: str, **options: Any) -> dict[str, Check]:
     """What the doctor finds out about the reach of w1."""
     chosen = {"certificates": certificates, "name": "w1", "coordinator": coordinator, **options}
-    checks = await asyncio.to_thread(lambda: list(run_checks(DoctorOptions(**chosen))))
+    checks = await asyncio.to_thread(lambda: list(run_checks(**chosen)))
     return {check.name: check for check in checks if check.name.startswith("reache")}
 
 
@@ -175,9 +175,11 @@ def test_the_doctor_tests_both_ways(certificates: Path, tmp_path: Path) -> None:
             status = operator.LeaderStatus(
                 wire.StatusReply(members=[gone]), operator.CoordinatorAddress(address)
             )
-            test = reach.ReachTest(operator.Target(address, certificates, "w1"), None, "[::1]:1")
+            target = operator.Target(address, certificates, "w1")
             identity = load_identity(certificates, "w1")
-            outgoing = (await reach.check_reach(test, identity, status))[-1]
+            outgoing = (
+                await reach.check_reach(target, identity, status, listen=None, advertise="[::1]:1")
+            )[-1]
             assert (outgoing.name, outgoing.verdict) == ("reaches w2", "wrong")
             assert "open port 1 in the firewall of w2's machine" in outgoing.fix
 

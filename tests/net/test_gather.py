@@ -14,7 +14,7 @@ from fedhp.cluster.audit.timeline import read_timeline
 from fedhp.cluster.coordinator.committed_state import OPERATOR_STOP
 from fedhp.cluster.failpoints import FAILPOINTS_VARIABLE
 from fedhp.cluster.history import History
-from fedhp.cluster.ops.launch import Cluster, SharedLedger
+from fedhp.cluster.ops.launch import Cluster
 from fedhp.config import load, to_tables
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE, Store
@@ -228,7 +228,9 @@ def test_a_killed_leader_and_its_standby(
             top,
             coordinators=("c0",),
             standbys=("c1",),
-            ha=SharedLedger(etcd.url, insecure=True, lease=5.0),
+            ha=etcd.url,
+            insecure_etcd=True,
+            lease=5.0,
             restart=False,
         ) as cluster,
     ):

@@ -13,6 +13,7 @@ from fedhp.cluster import history as histories
 from fedhp.cluster.audit.invariants import check_invariants
 from fedhp.cluster.audit.merge import gather
 from fedhp.cluster.audit.timeline import read_timeline
+from fedhp.cluster.events import LeftOut
 from fedhp.cluster.history import History, history_parts, read_history
 from fedhp.cluster.ops import logs
 from fedhp.cluster.protocol.attempt import INITIAL
@@ -82,7 +83,7 @@ def test_attempts_without_end_are_summed_and_break_no_promise(
     # Parts of the usual size have room for far more attempts than they keep.
     summed = list(histories.compacted(run.files["coordinator"]))
     assert len(summed) < 100
-    (left_out,) = (line for line in summed if line["event"] == histories.LEFT_OUT)
+    (left_out,) = (line for line in summed if line["event"] == LeftOut.event)
     assert (left_out["round"], left_out["first"], left_out["last"]) == (2, 11, 1490)
     assert left_out["lines"] == 3 * 1480
     assert [line["event"] for line in summed].count("commit") == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import multiprocessing
@@ -102,7 +103,7 @@ def test_an_operator_watches_drains_and_stops_and_the_run_is_resumed(endless: Cl
 
     cluster.resume = True
     for name in (*cluster.coordinators, *cluster.workers):
-        cluster.restart(name)
+        cluster.start_process(name)
     until(cluster, lambda: round_of(cluster) > done, "the run continues")
     cluster.resume = False
     reply = cluster.status()
@@ -118,7 +119,7 @@ def test_a_coordinator_that_is_killed_comes_back_where_it_was(endless: Cluster) 
     assert cluster.exit_codes()["coordinator"] == -signal.SIGKILL
     with pytest.raises(RunError, match="nothing listens there"):
         cluster.status()
-    cluster.restart("coordinator")
+    cluster.start_process("coordinator")
     until(cluster, lambda: round_of(cluster) > before, "rounds after the restart")
     assert operator.target_of(cluster.folder).address == address
     assert cluster.pid("w0") > 0
@@ -134,7 +135,7 @@ def test_sigterm_saves_the_run_and_the_workers_wait(endless: Cluster) -> None:
         assert run.meta("status") == "interrupted"
         done = run.rounds_done
     assert all(is_alive(cluster.pid(name)) for name in cluster.workers)
-    cluster.restart("coordinator")
+    cluster.start_process("coordinator")
     until(cluster, lambda: round_of(cluster) > done, "rounds of the same workers")
 
 
@@ -142,7 +143,7 @@ def test_a_dead_worker_is_restarted_once_a_minute(tmp_path: Path) -> None:
     now = [0.0]
     with Cluster(tiny(workers=1, rounds=ENDLESS), tmp_path, clock=lambda: now[0]) as cluster:
         cluster.prepare()
-        cluster.start_worker("w0")  # without a coordinator it waits for one
+        cluster.start_process("w0")  # without a coordinator it waits for one
         first = cluster.pid("w0")
         cluster.kill("w0")
         cluster.supervise()
@@ -167,7 +168,7 @@ def test_the_error_when_no_worker_is_left_has_the_reason(tmp_path: Path) -> None
     with Cluster(tiny(workers=1), tmp_path, restart=False) as cluster:
         cluster.prepare()
         (cluster.certificates / "w0.key").chmod(0o644)
-        cluster.start_worker("w0")
+        cluster.start_process("w0")
         wait_until(lambda: cluster.exit_codes()["w0"] is not None, "w0 ended")
         with pytest.raises(RunError, match=r"(?s)w0 ended with an error.*mode 0644"):
             cluster.check_alive()
@@ -203,7 +204,7 @@ def private_bytes() -> int:
 def collect_garbage(result: Path) -> None:
     """The main function of a process that writes what a full collection costs it."""
 
-    async def main() -> int:
+    async def main(stop: asyncio.Event) -> int:
         before = private_bytes()
         gc.collect()
         write_file(result, str(private_bytes() - before).encode())

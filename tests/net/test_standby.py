@@ -11,7 +11,7 @@ import pytest
 from fedhp.cluster.coordinator.process.finders import leader_finder
 from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings, check_standby
 from fedhp.cluster.ops import operator
-from fedhp.cluster.ops.launch import Cluster, SharedLedger
+from fedhp.cluster.ops.launch import Cluster
 from fedhp.cluster.security.certificates import init_authority, issue
 from fedhp.errors import ConfigError
 from net.clusters import ENDLESS, round_of, status_of, tiny, until
@@ -44,7 +44,9 @@ def test_a_frozen_leader_is_replaced_steps_down_and_leads_again(tmp_path: Path) 
             tmp_path / "run",
             coordinators=("c0",),
             standbys=("c1",),  # it learns the experiment from what is committed
-            ha=SharedLedger(etcd.url, insecure=True, lease=5.0),
+            ha=etcd.url,
+            insecure_etcd=True,
+            lease=5.0,
             restart=False,
         ) as cluster,
     ):

@@ -98,7 +98,7 @@ def test_a_killed_worker_is_lost_dead_and_back(browser: Browser, tmp_path: Path)
             page.wait(f"{state_of('w1')} === 'dead'", "w1 is dead")
             page.wait_text("without w1 (dead)", ".runhead")
             assert page.ask(state_of("w0")) == "ready"
-            cluster.start_worker("w1")
+            cluster.start_process("w1")
             page.wait(f"{state_of('w1')} === 'ready'", "w1 is back")
             page.click("Events", within="nav.sections")
             for kind in ("join", "lost", "suspect", "dead", "back"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeAlias, dataclass_transform
+from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
 from fedhp.cluster.protocol.attempt import Attempt
 
@@ -37,6 +37,25 @@ class Event:
 
 
 Kind: TypeAlias = type[Event]
+Shape = TypeVar("Shape", bound=Event)
+
+
+def kind(event: str, shape: type[Shape]) -> type[Shape]:
+    """One more kind of event, with the facts of this shape."""
+    return type(shape.__name__, (shape,), {}, event=event)
+
+
+class Reason(Event):
+    why: str
+
+
+class NamedReason(Event):
+    name: str
+    why: str
+
+
+class AboutWorkers(Event):
+    workers: Sequence[int]
 
 
 class AttemptEvent(Event):
@@ -45,6 +64,14 @@ class AttemptEvent(Event):
 
 class MemberEvent(Event):
     worker: int
+
+
+class MemberReason(MemberEvent):
+    why: str
+
+
+class Silence(MemberEvent):
+    seconds: float  # without a heartbeat
 
 
 class LeftOut(Event, event="left_out"):
@@ -66,10 +93,11 @@ class Dropped(AttemptEvent, event="dropped"):
 
 # --- the run, by a coordinator -------------------------------------------------------------
 
+Paused = kind("paused", Reason)  # nothing can be written or committed
+Stopped = kind("stopped", Reason)  # an operator's stop is committed
+
 
 class Lead(Event, event="lead"):
-    """A coordinator leads from now on."""
-
     run: str
     epoch: int
     stand: Sequence[int]  # the last committed attempt
@@ -86,16 +114,8 @@ class Waiting(Event, event="waiting"):
     late: Sequence[int] | None = None  # those that catch up
 
 
-class Paused(Event, event="paused"):
-    """Nothing can be written or committed."""
-
-    why: str
-
-
 class Resumed(Event, event="resumed"):
-    """It can again, from this round on."""
-
-    round: int
+    round: int  # from which on something can be written again
 
 
 class Frozen(Event, event="frozen"):
@@ -105,22 +125,12 @@ class Frozen(Event, event="frozen"):
     seconds: float
 
 
-class Stopped(Event, event="stopped"):
-    """An operator's stop is committed."""
-
-    why: str
-
-
 class Finished(Event, event="finished"):
-    """The run is over after this round."""
-
-    round: int
+    round: int  # the last one
     why: str
 
 
 class Warned(Event, event="warning"):
-    """Something unusual lasts."""
-
     key: str
     members: Sequence[str]
     value: float
@@ -128,6 +138,10 @@ class Warned(Event, event="warning"):
 
 
 # --- attempts, by a coordinator ------------------------------------------------------------
+
+GaveUp = kind("gave_up", AttemptEvent)  # the attempt does not count
+LeftAside = kind("left_aside", AboutWorkers)  # the round is tried again without them
+Gone = kind("gone", AboutWorkers)  # nobody waits for them
 
 
 class Surveyed(Event, event="survey"):
@@ -138,8 +152,6 @@ class Surveyed(Event, event="survey"):
 
 
 class Began(AttemptEvent, event="attempt"):
-    """An attempt begins."""
-
     participants: Sequence[int]
     deadline: float  # s
     exchange: dict[str, Any]  # what the record does not say of it: enough to repeat it
@@ -175,33 +187,13 @@ class Disputed(AttemptEvent, event="disputed"):
     below: int
 
 
-class GaveUp(AttemptEvent, event="gave_up"):
-    """The attempt does not count."""
-
-
-class LeftAside(Event, event="left_aside"):
-    """The round is tried again without these workers."""
-
-    workers: Sequence[int]
-
-
 class WentBack(AttemptEvent, event="went_back"):
-    """Everyone continues from an earlier attempt."""
-
-    to: Sequence[int]
+    to: Sequence[int]  # the attempt that everyone continues from
     why: str
 
 
 class Committed(AttemptEvent, event="commit"):
-    """The attempt counts."""
-
     reported: Sequence[int]
-
-
-class Gone(Event, event="gone"):
-    """Nobody waits for these workers."""
-
-    workers: Sequence[int]
 
 
 class Suspended(MemberEvent, event="suspended"):
@@ -213,62 +205,31 @@ class Suspended(MemberEvent, event="suspended"):
 
 # --- members, by a coordinator -------------------------------------------------------------
 
+Left = kind("leave", MemberReason)
+Dismissed = kind("dismissed", MemberEvent)  # it got its last order
+Drained = kind("drain", MemberEvent)  # it is to leave after its round
+Released = kind("released", MemberEvent)  # nobody waits any longer for one that is to leave
+FellBehind = kind("behind", MemberEvent)  # it has to catch up
+Removed = kind("removed", MemberReason)
+Allowed = kind("allowed", MemberEvent)  # it may join again
+CallRefused = kind("refused", NamedReason)
+Lost = kind("lost", MemberReason)  # it or its connection is gone
+Suspect = kind("suspect", Silence)
+Dead = kind("dead", Silence)  # it must join again
+Heard = kind("heard", MemberEvent)  # it was silent
+Ended = kind("ended", NamedReason)  # a process, as its launcher says
+
 
 class Joined(MemberEvent, event="join"):
-    """A worker is a member."""
-
     name: str
 
 
 class SetupNoted(MemberEvent, event="setup"):
-    """A worker said what it has; private: it trains on samples of its own."""
-
-    private: bool
-
-
-class Left(MemberEvent, event="leave"):
-    """A member left."""
-
-    why: str
-
-
-class Dismissed(MemberEvent, event="dismissed"):
-    """A member got its last order."""
-
-
-class Drained(MemberEvent, event="drain"):
-    """A member is to leave after its round."""
-
-
-class Released(MemberEvent, event="released"):
-    """Nobody waits any longer for a member that is to leave."""
-
-
-class FellBehind(MemberEvent, event="behind"):
-    """A member has to catch up."""
-
-
-class Removed(MemberEvent, event="removed"):
-    """A member is out."""
-
-    why: str
-
-
-class Allowed(MemberEvent, event="allowed"):
-    """A member may join again."""
+    private: bool  # it trains on samples of its own
 
 
 class NewCertificate(Event, event="certificate"):
-    """A name belongs to another certificate."""
-
     name: str
-
-
-class CallRefused(Event, event="refused"):
-    """A call was refused."""
-
-    name: str
-    why: str
 
 
 class Quarantined(Event, event="quarantined"):
@@ -278,49 +239,20 @@ class Quarantined(Event, event="quarantined"):
     worker: int | None = None
 
 
-class Lost(MemberEvent, event="lost"):
-    """A member or its connection is gone."""
-
-    why: str
-
-
-class Suspect(MemberEvent, event="suspect"):
-    """No heartbeat for a while."""
-
-    seconds: float
-
-
-class Dead(MemberEvent, event="dead"):
-    """No heartbeat for so long that the member must join again."""
-
-    seconds: float
-
-
-class Heard(MemberEvent, event="heard"):
-    """A member that was silent is there again."""
-
-
-class Ended(Event, event="ended"):
-    """A process ended, as its launcher says."""
-
-    name: str
-    why: str
-
-
 # --- by a worker ---------------------------------------------------------------------------
+
+Advanced = kind("advanced", AttemptEvent)  # its model of this attempt is committed
+ModelDiverged = kind("diverged", AttemptEvent)  # its model would not be finite any more
+DiskFull = kind("disk_full", Reason)  # it waits for space
 
 
 class Trusted(Event, event="trust"):
-    """Parts of this module may be used."""
-
-    trusted: str
+    trusted: str  # the module whose parts may be used
     file: str
     sha256: str
 
 
 class JoinedRun(Event, event="join"):
-    """The worker is a member of this run."""
-
     run: str
     epoch: int
     worker: int
@@ -338,14 +270,8 @@ class DataRead(Event, event="data"):
 
 
 class Ordered(Event, event="order"):
-    """The worker got an order."""
-
     kind: str
     attempt: Attempt
-
-
-class Advanced(AttemptEvent, event="advanced"):
-    """Its model of this attempt is committed."""
 
 
 class CaughtUp(AttemptEvent, event="caught_up"):
@@ -356,8 +282,6 @@ class CaughtUp(AttemptEvent, event="caught_up"):
 
 
 class Trained(AttemptEvent, event="trained"):
-    """Its local steps are done."""
-
     turn: int | None = None
     steps: int = 0
     during: int | None = None  # of these, while the group averaged
@@ -373,31 +297,19 @@ class Mixed(AttemptEvent, event="mixed"):
 
 
 class Averaged(Event, event="averaged"):
-    """It averaged its model with that of a peer that asked for a swap."""
-
-    peer: str
+    peer: str  # that asked for a swap
 
 
 class LostAverage(AttemptEvent, event="average_lost"):
-    """There is no group average."""
-
     why: str
 
 
-class ModelDiverged(AttemptEvent, event="diverged"):
-    """Its model would not be finite any more."""
-
-
 class ReportAnswered(AttemptEvent, event="reported"):
-    """Whether its report counts."""
-
     accepted: bool
     why: str
 
 
 class MessageRefused(Event, event="refused"):
-    """A message of a peer was refused."""
-
     peer: str
     what: str
     reason: str
@@ -405,14 +317,6 @@ class MessageRefused(Event, event="refused"):
     left_out: int | None = None  # lines like this one, before
 
 
-class DiskFull(Event, event="disk_full"):
-    """It waits for space."""
-
-    why: str
-
-
 class WorkerFinished(Event, event="finished"):
-    """The run is over for this worker."""
-
     why: str
     attempt: Attempt

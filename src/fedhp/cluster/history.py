@@ -17,11 +17,12 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from fedhp.cluster import events as kinds
-from fedhp.cluster.protocol.attempt import Attempt
+from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.errors import RunError, StorageFull
 from fedhp.files import PRIVATE_FILE, read_plain, restrict, storage_errors, write_file
 from fedhp.texts import printable_texts
@@ -34,9 +35,7 @@ ATTEMPTS = 10  # of one round, of the first and of the last ones, that a part ke
 LASTING = ("lead", "join", "certificate", "removed", "allowed", "finished")
 # Without an attempt of their own: these lines are left out together with those of the attempts.
 PER_ATTEMPT = ("left_aside", "waiting")
-DROPPED, LEFT_OUT = kinds.Dropped.event, kinds.LeftOut.event
-
-_Attempt: TypeAlias = tuple[int, int, int]  # epoch, round, number
+DROPPED = kinds.Dropped.event
 
 
 class History:
@@ -79,8 +78,6 @@ class History:
 
     def flush(self) -> None:
         """Write what waits for space; StorageFull if there is none."""
-        if not self._unwritten:
-            return
         with storage_errors(self._path, what="the history"):
             while self._unwritten:  # the last bytes of a disk take a part of a line
                 written = self._file.write(self._unwritten) or 0
@@ -117,9 +114,10 @@ class History:
         ]
         lasting = [line for line in lines if line["event"] in LASTING]
         earlier = [line for line in lines if line["event"] == DROPPED]
-        last = max(_attempts_of(lines), key=lambda last: (last[1], last[0]), default=(0, 0, 0))
+        attempts = _attempts_of(lines)
+        last = max(attempts, key=lambda last: (last.round_index, last.epoch), default=INITIAL)
         count = len(lines) - len(lasting) - len(earlier) + sum(line["lines"] for line in earlier)
-        summary = self._common(DROPPED) | kinds.Dropped(Attempt(*last), count, place).facts()
+        summary = self._common(DROPPED) | kinds.Dropped(last, count, place).facts()
         _write_lines(self._path.with_name(f"{self._path.name}.0"), [*lasting, summary])
         oldest.unlink()
 
@@ -177,37 +175,34 @@ def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     write_file(path, content, mode=PRIVATE_FILE)
 
 
-def _attempt_of(line: Mapping[str, Any]) -> _Attempt | None:
-    try:
-        return int(line["epoch"]), int(line["round"]), int(line["attempt"])
-    except (KeyError, TypeError, ValueError):
-        return None
+def _attempt_of(line: Mapping[str, Any]) -> Attempt | None:
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        return Attempt.from_facts(line)
+    return None
 
 
-def _attempts_of(lines: Iterable[Mapping[str, Any]]) -> list[_Attempt]:
+def _attempts_of(lines: Iterable[Mapping[str, Any]]) -> list[Attempt]:
     return [attempt for line in lines if (attempt := _attempt_of(line)) is not None]
 
 
 def compacted(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The lines without those of most attempts at one round, and how many those were."""
     lines = list(lines)
-    numbers: dict[tuple[int, int], set[int]] = {}
-    for epoch, index, number in _attempts_of(lines):
-        numbers.setdefault((epoch, index), set()).add(number)
-    spare = {
-        (*round_, number)
-        for round_, tried in numbers.items()
-        for number in sorted(tried)[ATTEMPTS:-ATTEMPTS]
-    }
+    tried = groupby(sorted(set(_attempts_of(lines))), key=_round_of)
+    spare = {each for _, attempts in tried for each in list(attempts)[ATTEMPTS:-ATTEMPTS]}
     left_out: list[dict[str, Any]] = []
     of_round: tuple[int, int] | None = None  # theirs
     for line in lines:
         attempt = _attempt_of(line)
-        if left_out and attempt is not None and (attempt not in spare or attempt[:2] != of_round):
+        if (
+            left_out
+            and attempt is not None
+            and (attempt not in spare or _round_of(attempt) != of_round)
+        ):
             yield _sum(left_out)
             left_out = []
         if attempt is not None and attempt in spare and line["event"] not in LASTING:
-            of_round = attempt[:2]
+            of_round = _round_of(attempt)
             left_out.append(line)
         elif left_out and attempt is None and line["event"] in PER_ATTEMPT:
             left_out.append(line)
@@ -219,11 +214,16 @@ def compacted(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _sum(lines: list[dict[str, Any]]) -> dict[str, Any]:
     attempts = _attempts_of(lines)
-    numbers = [number for _, _, number in attempts]
-    keys: list[str] = ["at", "who", "process"]
-    common = {key: lines[-1][key] for key in keys if key in lines[-1]}
-    summary = kinds.LeftOut(*attempts[0][:2], min(numbers), max(numbers), len(lines))
-    return {**common, "event": LEFT_OUT, **summary.facts()}
+    numbers = [attempt.number for attempt in attempts]
+    common: dict[str, Any] = {
+        key: value for key, value in lines[-1].items() if key in ("at", "who", "process")
+    }
+    summary = kinds.LeftOut(*_round_of(attempts[0]), min(numbers), max(numbers), len(lines))
+    return {**common, "event": summary.event, **summary.facts()}
+
+
+def _round_of(attempt: Attempt) -> tuple[int, int]:
+    return attempt.epoch, attempt.round_index
 
 
 def events_in(content: bytes) -> Iterator[dict[str, Any]]:

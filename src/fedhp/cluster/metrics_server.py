@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import math
-import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from socketserver import ThreadingMixIn
 from typing import Any, NamedTuple
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import prometheus_client as prometheus
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from fedhp.cluster.protocol.addresses import cannot_listen, parse_listen
 
@@ -56,17 +55,19 @@ class MetricsServer:
         self._loop = asyncio.get_running_loop()
         self._metrics_page = prometheus.make_wsgi_app(registry)
         listen = parse_listen(address, key="--metrics")
-        server_class = _Server6 if listen.family == socket.AF_INET6 else _Server
+
+        class Server(_Server):
+            address_family = listen.family
+
         try:
             self._server = make_server(
-                listen.host, listen.port, self._answer, server_class, _QuietRequestHandler
+                listen.host, listen.port, self._answer, Server, _QuietRequestHandler
             )
         except OSError as error:
             raise cannot_listen(address, error, key="--metrics") from None
         self.port = self._server.server_port
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
-        )
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, name="metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -98,16 +99,11 @@ class MetricsServer:
             return Health(False, "the event loop does not answer")
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+class _Server(ThreadingWSGIServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a client that hung up."""
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
 
 
 class _QuietRequestHandler(WSGIRequestHandler):

@@ -44,11 +44,11 @@ def doctor(
 
     from rich.text import Text
 
-    from fedhp.cluster.ops.doctor import DoctorOptions, run_checks
+    from fedhp.cluster.ops.doctor import run_checks
     from fedhp.terminal import fit_text
 
     wants_certificates = certs is not None or name is not None or Path("certs").is_dir()
-    options = DoctorOptions(
+    found = run_checks(
         certificates=(certs or Path("certs")) if wants_certificates else None,
         name=name,
         coordinator=coordinator,
@@ -61,7 +61,7 @@ def doctor(
     checks, console = [], table_console()
     width = console.width if console.is_terminal else None
     with redirect_user_prints(as_json):
-        for check in run_checks(options):
+        for check in found:
             checks.append(check)
             if as_json:
                 continue

@@ -60,7 +60,7 @@ def _print(verification: Verification, violations: list[Violation], pauses: list
             cli.say(line)
     elif verification.rounds:
         cli.say(f"models: not comparable: {verification.rounds[0].why_not}")
-    errors = verification.times.errors
+    errors = verification.time_errors
     if len(errors):
         cli.say(
             f"round times: predicted from the measured times with an error of "
@@ -104,7 +104,7 @@ def _problem(verification: Verification, violations: list[Violation]) -> str:
 def _as_json(
     verification: Verification, violations: list[Violation], pauses: list[Pause]
 ) -> dict[str, Any]:
-    errors = verification.times.errors
+    errors = verification.time_errors
     return {
         "algorithm": verification.algorithm,
         "equal": verification.equal,

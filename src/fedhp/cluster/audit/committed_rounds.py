@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def read_committed_rounds(timeline: RunTimeline) -> Iterator[CommittedRound]:
     """In the order of the rounds."""
     terms = {attempt: term for term in timeline.terms for attempt in term.participants}
     readers: dict[Path, RunReader] = {}
-    try:
+    with contextlib.ExitStack() as stack:
         for attempt in sorted(timeline.committed, key=lambda attempt: attempt.round_index):
             term = terms.get(attempt)
             if term is None:
@@ -68,11 +68,8 @@ def read_committed_rounds(timeline: RunTimeline) -> Iterator[CommittedRound]:
                     fix="add the folder of the missing coordinator",
                 )
             if term.folder not in readers:
-                readers[term.folder] = RunReader(term.folder)
+                readers[term.folder] = stack.enter_context(RunReader(term.folder))
             yield _read_round(timeline, term, readers[term.folder], attempt)
-    finally:
-        for reader in readers.values():
-            reader.close()
 
 
 def _read_round(
@@ -99,8 +96,12 @@ def _read_round(
             steps[worker] = event["steps"]  # also of those whose report was never counted
     began = next(event for event in term.events_of(Began) if event.attempt == attempt)
     during = np.zeros_like(steps)
+    lost: dict[int, dict[int, int]] = {}
     for event in reports:
         during[event.worker] = event.get("during", 0)
+        peers = event.get("lost", ())
+        first = event.get("lost_at") or [0] * len(peers)
+        lost[event.worker] = dict(zip(peers, first, strict=True))
     return CommittedRound(
         attempt=attempt,
         participants=tuple(sorted(term.participants[attempt])),
@@ -110,7 +111,7 @@ def _read_round(
             for worker, event in own
             if event.is_a(Mixed) and worker not in digests
         },
-        lost={event.worker: _lost(event) for event in reports},
+        lost=lost,
         local_steps=steps,
         learning_rate=rows["learning_rate"][0],
         links=pairs[used],
@@ -127,8 +128,3 @@ def _read_round(
         restarted=tuple(began.get("restarted", ())),
         back_to=Attempt.from_list(began["back_to"]) if "back_to" in began else None,
     )
-
-
-def _lost(report: Mapping[str, Any]) -> dict[int, int]:
-    lost = report.get("lost", ())
-    return dict(zip(lost, report.get("lost_at") or [0] * len(lost), strict=True))

@@ -9,8 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -44,7 +42,11 @@ class Violation:
 def check_invariants(folder: Path, *, rounds: int | None = None) -> list[Violation]:
     """All violations; with `rounds`, also that so many were committed."""
     timeline = read_timeline(folder)
-    violations = [violation for check in INVARIANTS for violation in check(timeline)]
+    violations = [
+        found if isinstance(found, Violation) else Violation(rule, found)
+        for find, rule in INVARIANTS
+        for found in find(timeline)
+    ]
     last = max((attempt.round_index for attempt in timeline.committed), default=0)
     if rounds is not None and last != rounds:
         violations.append(Violation("lost", f"the run ended after round {last} of {rounds}"))
@@ -56,33 +58,10 @@ def find_pauses(folder: Path) -> list[Pause]:
     return [pause for term in read_timeline(folder).terms for pause in term.pauses()]
 
 
-def longest_pause(folder: Path) -> float:
-    """Seconds of the longest time between two commits, or from the first order to a commit."""
-    timeline = read_timeline(folder)
-    commits = [event.at for event in timeline.events_of(Committed)]
-    attempts = [event.at for event in timeline.events_of(Began)]
-    moments = sorted([*commits, *attempts[:1]])
-    return max((end - start for start, end in pairwise(moments)), default=0.0)
+Found: TypeAlias = Iterator[str | Violation]  # what is wrong
 
 
-Invariant: TypeAlias = Callable[[RunTimeline], Iterator[Violation]]
-Found: TypeAlias = Iterator[str]  # what is wrong
-
-
-def promise(rule: str) -> Callable[[Callable[[RunTimeline], Found]], Invariant]:
-    """What the function finds breaks this promise."""
-
-    def named(find: Callable[[RunTimeline], Found]) -> Invariant:
-        @wraps(find)
-        def check(timeline: RunTimeline) -> Iterator[Violation]:
-            return (Violation(rule, text) for text in find(timeline))
-
-        return check
-
-    return named
-
-
-def every_round_is_committed_once(timeline: RunTimeline) -> Iterator[Violation]:
+def every_round_is_committed_once(timeline: RunTimeline) -> Found:
     """1, 2, 3, ...: none lost and none repeated, across all coordinators."""
     last = timeline.dropped
     for term in timeline.terms:
@@ -107,7 +86,6 @@ def every_round_is_committed_once(timeline: RunTimeline) -> Iterator[Violation]:
             last = max(last, attempt, key=lambda attempt: attempt.round_index)
 
 
-@promise("epoch")
 def every_epoch_has_one_coordinator(timeline: RunTimeline) -> Found:
     """And no coordinator returns to an earlier epoch, or leads another run."""
     leaders: dict[int, LeadershipTerm] = {}
@@ -124,7 +102,6 @@ def every_epoch_has_one_coordinator(timeline: RunTimeline) -> Found:
             yield f"{who} led another run: {term.run}"
 
 
-@promise("obedience")
 def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Found:
     """A worker works for attempts that a coordinator began, and never again for an earlier
     epoch than the largest it has seen."""
@@ -142,7 +119,6 @@ def workers_obey_only_the_newest_epoch(timeline: RunTimeline) -> Found:
                 yield f"{name} obeyed an order for ({attempt}), which no coordinator began"
 
 
-@promise("model")
 def workers_train_from_committed_models(timeline: RunTimeline) -> Found:
     """A worker takes over models of committed rounds alone, and trains from the last one."""
     start = timeline.dropped
@@ -169,8 +145,7 @@ def workers_train_from_committed_models(timeline: RunTimeline) -> Found:
             if event.is_a(kinds.Trained) and "turn" not in event and current is not None:
                 attempt = event.attempt
                 if groups:
-                    undone = _undone_rounds(timeline, returns, attempt)
-                    last = _last_before(counted.get(name, ()), attempt, undone)
+                    last = _last_before(attempt, counted.get(name, ()), timeline, returns)
                     wrong = current not in (INITIAL, start, last)
                 else:
                     wrong = current != expected.get(attempt.round_index)
@@ -188,21 +163,20 @@ def _counted_attempts(timeline: RunTimeline) -> dict[str, list[Attempt]]:
     return counted
 
 
-def _undone_rounds(
-    timeline: RunTimeline, returns: Mapping[Attempt, int], attempt: Attempt
-) -> list[range]:
-    """The rounds whose models nobody continues from in this attempt: everyone went back, before
-    it or before an earlier one that was committed."""
-    return [
+def _last_before(
+    attempt: Attempt,
+    counted: Sequence[Attempt],
+    timeline: RunTimeline,
+    returns: Mapping[Attempt, int],
+) -> Attempt:
+    """The last of the counted attempts, which rise, that is of an earlier round and still counts:
+    everyone may have gone back, before this attempt or before an earlier committed one."""
+    undone = [
         range(to + 1, each.round_index)
         for each, to in returns.items()
         if each == attempt
         or (each in timeline.committed and each.round_index < attempt.round_index)
     ]
-
-
-def _last_before(counted: Sequence[Attempt], attempt: Attempt, undone: Sequence[range]) -> Attempt:
-    """The last of these attempts, which rise, that is of an earlier round and still counts."""
     place = bisect_left(counted, attempt.round_index, key=lambda version: version.round_index)
     for version in reversed(counted[:place]):
         if not any(version.round_index in rounds for rounds in undone):
@@ -210,7 +184,6 @@ def _last_before(counted: Sequence[Attempt], attempt: Attempt, undone: Sequence[
     return INITIAL
 
 
-@promise("average")
 def averages_have_all_participants(timeline: RunTimeline) -> Found:
     """A committed group average took effect for all of its participants: no sum lacks one, and
     none counts twice what a worker learned."""
@@ -229,7 +202,6 @@ def _model_of(attempt: Attempt) -> str:
     return "the initial model" if attempt == INITIAL else f"the model of ({attempt})"
 
 
-@promise("report")
 def every_report_counts_once(timeline: RunTimeline) -> Found:
     """A counted report comes from a participant of the current attempt, once."""
     for term in timeline.terms:
@@ -265,7 +237,6 @@ def _report_key(event: HistoryEvent) -> tuple[Attempt, int, int]:
     return event.attempt, event.worker, int(event.get("turn", 0))
 
 
-@promise("report")
 def reports_have_the_digest_of_the_stored_model(timeline: RunTimeline) -> Found:
     """The digest of a counted report is that of the model the worker wrote to its disk."""
     stored = {
@@ -278,7 +249,6 @@ def reports_have_the_digest_of_the_stored_model(timeline: RunTimeline) -> Found:
             yield f"{text}stored"
 
 
-@promise("quorum")
 def commits_have_enough_reports(timeline: RunTimeline) -> Found:
     """At least min_workers, or the commit says why not."""
     for term in timeline.terms:
@@ -289,7 +259,6 @@ def commits_have_enough_reports(timeline: RunTimeline) -> Found:
                 yield f"{text}are needed"
 
 
-@promise("pause")
 def attempts_end_by_their_deadline(timeline: RunTimeline) -> Found:
     """Even if workers die; pauses of the coordinator that it noted do not count."""
     for term in timeline.terms:
@@ -305,7 +274,6 @@ def attempts_end_by_their_deadline(timeline: RunTimeline) -> Found:
                 yield f"{text}{event['deadline']:.1f} s"
 
 
-@promise("pause")
 def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Found:
     """Unless the coordinator says what it waits for: for all to join as long as it says, for a
     worker that catches up as long as for a report."""
@@ -328,7 +296,6 @@ def the_next_attempt_begins_at_once(timeline: RunTimeline) -> Found:
                 deadline = float(event["deadline"])
 
 
-@promise("return")
 def returning_workers_take_part_again(timeline: RunTimeline) -> Found:
     """A worker that was away works again within two rounds of asking for orders."""
     if timeline.asynchronous:
@@ -349,16 +316,17 @@ def returning_workers_take_part_again(timeline: RunTimeline) -> Found:
             yield f"{name} was back in round {done + 1}, but took part in no round up to {last}"
 
 
-INVARIANTS: tuple[Invariant, ...] = (
-    every_round_is_committed_once,
-    every_epoch_has_one_coordinator,
-    workers_obey_only_the_newest_epoch,
-    workers_train_from_committed_models,
-    averages_have_all_participants,
-    every_report_counts_once,
-    reports_have_the_digest_of_the_stored_model,
-    commits_have_enough_reports,
-    attempts_end_by_their_deadline,
-    the_next_attempt_begins_at_once,
-    returning_workers_take_part_again,
+# With the rule that each checks.
+INVARIANTS: tuple[tuple[Callable[[RunTimeline], Found], str], ...] = (
+    (every_round_is_committed_once, "several"),
+    (every_epoch_has_one_coordinator, "epoch"),
+    (workers_obey_only_the_newest_epoch, "obedience"),
+    (workers_train_from_committed_models, "model"),
+    (averages_have_all_participants, "average"),
+    (every_report_counts_once, "report"),
+    (reports_have_the_digest_of_the_stored_model, "report"),
+    (commits_have_enough_reports, "quorum"),
+    (attempts_end_by_their_deadline, "pause"),
+    (the_next_attempt_begins_at_once, "pause"),
+    (returning_workers_take_part_again, "return"),
 )

@@ -19,6 +19,7 @@ import tomli_w
 from fedhp.cluster.audit.timeline import (
     HISTORIES,
     LeadershipTerm,
+    RunTimeline,
     build_timeline,
     missing_beginning,
 )
@@ -34,7 +35,6 @@ from fedhp.record.store import RECORD_FILE, Store
 
 WORKERS_FOLDER = "workers"
 FOLDERS = "the --out folders of `fedhp coordinator`, workers/NAME/coordinator of a standby"
-AS_WRITTEN = "a folder as its coordinator wrote it"
 COPY_AGAIN = "copy the folder again with all its files"
 
 
@@ -98,8 +98,11 @@ def gather(folders: Sequence[Path], out: Path) -> GatheredRun:
             if (folder / RECORD_FILE).is_file():
                 records[folder] = Store.open(folder)
                 stack.callback(records[folder].close)
-        gathered = _gather(terms, histories, records, out=out)
-    return replace(gathered, missing=missing_beginning(timeline.dropped))
+        return _gather(timeline, histories, records, out=out)
+
+
+def _changed(problem: str) -> RunError:
+    return RunError(problem, allowed="a folder as its coordinator wrote it", fix=COPY_AGAIN)
 
 
 def _check_folders(folders: Sequence[Path], out: Path) -> None:
@@ -114,7 +117,7 @@ def _check_folders(folders: Sequence[Path], out: Path) -> None:
             fix="choose another --out, or delete it",
         )
     for folder in folders:
-        if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder)):
+        if out.resolve().is_relative_to(folder.resolve()):
             raise RunError(
                 f"--out {out}: is inside {folder}, which is read",
                 allowed="a folder outside those that are read",
@@ -142,21 +145,14 @@ def _read_histories(folders: Sequence[Path]) -> Iterator[_History]:
                     allowed="every folder once",
                     fix="leave one of them out",
                 )
-            yield _read_history(file)
-
-
-def _read_history(file: Path) -> _History:
-    content = history_content(file)
-    events = list(events_in(content))
-    try:
-        terms = build_timeline([(file, events)]).terms
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise RunError(
-            f"{file}: has a line that no coordinator or worker writes ({error})",
-            allowed="a file as a coordinator or a worker wrote it",
-            fix="copy it again from its machine, or take it out of the folder",
-        ) from None
-    return _History(file, content, events, of_coordinator=bool(terms))
+            content = history_content(file)
+            events = list(events_in(content))
+            try:
+                terms = build_timeline([(file, events)]).terms
+            except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+                why = f"{file}: has a line that no coordinator or worker writes ({error})"
+                raise _changed(why) from None
+            yield _History(file, content, events, of_coordinator=bool(terms))
 
 
 def _check_no_copies(terms: Sequence[LeadershipTerm]) -> None:
@@ -194,19 +190,13 @@ def _check_records(run: str, metas: Mapping[Path, dict[str, Any]]) -> dict[str, 
     experiments: dict[Path, dict[str, Any]] = {}
     for folder, meta in metas.items():
         if meta.get("run") != run:
-            raise RunError(
+            raise _changed(
                 f"{folder / RECORD_FILE} belongs to another run ({meta.get('run')}) than the "
-                f"history next to it ({run})",
-                allowed=AS_WRITTEN,
-                fix=COPY_AGAIN,
+                f"history next to it ({run})"
             )
         tables = meta.get("experiment")
         if not isinstance(tables, dict):
-            raise RunError(
-                f"{folder / RECORD_FILE}: the record is damaged: it has no experiment",
-                allowed="a record this program wrote, unchanged",
-                fix=COPY_AGAIN,
-            )
+            raise _changed(f"{folder / RECORD_FILE}: the record is damaged: it has no experiment")
         origins = Origins(str(folder / RECORD_FILE))
         experiment = to_tables(parse(tables, origins=origins, stored=True))
         for other, earlier in experiments.items():
@@ -226,11 +216,9 @@ def _check_rounds(terms: Sequence[LeadershipTerm], rounds: int) -> None:
         indices = [attempt.round_index for attempt in attempts]
         wrong = [index for index in indices if not 0 <= index <= rounds]
         if wrong:
-            raise RunError(
+            raise _changed(
                 f"{term.folder}: the history of {term.coordinator} has a round {wrong[0]}, "
-                f"but the experiment has only {rounds}",
-                allowed="a history as its coordinator wrote it",
-                fix=COPY_AGAIN,
+                f"but the experiment has only {rounds}"
             )
 
 
@@ -339,19 +327,16 @@ def _missing_rounds(
 
 
 def _gather(
-    terms: Sequence[LeadershipTerm],
+    timeline: RunTimeline,
     histories: Sequence[_History],
     records: Mapping[Path, Store],
     *,
     out: Path,
 ) -> GatheredRun:
+    terms = timeline.terms
     if not records:
         folders = dict.fromkeys(str(term.folder) for term in terms)
-        raise RunError(
-            f"{', '.join(folders)}: there is no {RECORD_FILE}",
-            allowed="folders with the records and the histories",
-            fix="copy the folders again with all their files",
-        )
+        raise _changed(f"{', '.join(folders)}: there is no {RECORD_FILE}")
     metas = {
         folder: {key: store.meta(key) for key in store.columns("meta", names=("key",))["key"]}
         for folder, store in records.items()
@@ -370,10 +355,8 @@ def _gather(
     pieces = _find_pieces(terms, recorded, rounds=planned if complete else 0)
     for term in terms:
         if term.folder not in records:
-            raise RunError(
-                f"{term.folder} has the history of {term.coordinator}, but no {RECORD_FILE}",
-                allowed=AS_WRITTEN,
-                fix=COPY_AGAIN,
+            raise _changed(
+                f"{term.folder} has the history of {term.coordinator}, but no {RECORD_FILE}"
             )
     meta["gathered"] = [[p.first, p.last, p.coordinator, p.epoch] for p in pieces]
     with _new_run_folder(out) as folder:
@@ -397,6 +380,7 @@ def _gather(
         planned=planned,
         pieces=pieces,
         stopped=str(meta.get(OPERATOR_STOP) or ""),
+        missing=missing_beginning(timeline.dropped),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -39,7 +39,6 @@ class RunReplayer:
         """returns: the rounds to which the run went back later."""
         self._prepared = prepare(worker_experiment(experiment))
         self._timeline = timeline
-        self.algorithm = self._prepared.experiment.algorithm.name
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as every worker does: more threads sum in another order
         self._engine = LocalExecutor(self._prepared)
@@ -66,13 +65,17 @@ class RunReplayer:
             return obstacle
         if done.averaged is not None:
             return ""
-        for worker, source, position in self._catch_ups():
+        caught_up = self._timeline.of_workers(CaughtUp)
+        for worker, event in sorted(caught_up, key=lambda found: found[1].at):
+            if event.attempt != self._last:
+                continue
+            source = self._timeline.worker_numbers[str(event["peer"])]
             self._versions[worker] = self._last
             if self._versions[source] != self._last or source in self._unknown:
                 why = f"worker {worker} took the model of worker {source}, which is unknown"
                 self._unknown[worker] = why
             else:
-                self._copy_model(worker, source, position)
+                self._copy_model(worker, source, int(event.get("position", 0)))
         for worker in done.participants:
             if self._versions[worker] != self._last and not self._take_unreported(worker):
                 self._unknown[worker] = f"the model that worker {worker} began with is unknown"
@@ -319,18 +322,10 @@ class RunReplayer:
             table[worker, : len(senders)] = sorted(senders)
         return table
 
-    def _catch_ups(self) -> Iterator[tuple[int, int, int]]:
-        """Who took the last committed model from whom, and where it is in the stream of its
-        samples, in the order of time."""
-        events = self._timeline.of_workers(CaughtUp)
-        for worker, event in sorted(events, key=lambda found: found[1].at):
-            if event.attempt == self._last:
-                source = self._timeline.worker_numbers[str(event["peer"])]
-                yield worker, source, int(event.get("position", 0))
-
     def _copy_model(self, worker: int, source: int, position: int) -> None:
         """What is sent is the other's; the rest stays the worker's own, or begins again as it
-        declares (learner.py). A worker that was started again may have lost its last position."""
+        declares (learner.py). A worker that was started again may have lost its last position
+        in the stream of its samples."""
         layout = self._prepared.layout
         state = _copied(self._engine.state())
         if layout.position is not None:

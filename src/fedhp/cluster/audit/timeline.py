@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Pause:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LeadershipTerm:
     """What one coordinator did from taking the lead on."""
 
@@ -61,11 +62,11 @@ class LeadershipTerm:
     asynchronous: bool
     folder: Path  # of its history and its record
     events: list[HistoryEvent]
-    participants: dict[Attempt, frozenset[int]] = field(init=False)  # of every one that it began
 
-    def __post_init__(self) -> None:
-        began = {e.attempt: frozenset(map(int, e["participants"])) for e in self.events_of(Began)}
-        object.__setattr__(self, "participants", began)
+    @functools.cached_property
+    def participants(self) -> dict[Attempt, frozenset[int]]:
+        """Of every attempt that it began."""
+        return {e.attempt: frozenset(map(int, e["participants"])) for e in self.events_of(Began)}
 
     def events_of(self, *of: Kind) -> Iterator[HistoryEvent]:
         return (event for event in self.events if event.is_a(*of))

@@ -7,6 +7,7 @@ times are compared with those that the simulator predicts from measured step and
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,23 +36,11 @@ class RoundVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundTimes:
-    predicted: FloatArray
-    real: FloatArray
-
-    @property
-    def errors(self) -> FloatArray:
-        """Of every round, relative to the real time."""
-        errors: FloatArray = np.abs(self.predicted - self.real) / np.maximum(self.real, 1e-9)
-        return errors
-
-
-@dataclass(frozen=True, slots=True)
 class Verification:
     """The comparison of a whole run."""
 
     rounds: tuple[RoundVerdict, ...]
-    times: RoundTimes
+    time_errors: FloatArray  # of every round, relative to the real time
     algorithm: str
     private: tuple[int, ...] = ()  # workers whose samples only their machines have
     missing: str = ""  # which rounds the histories no longer have
@@ -76,61 +65,53 @@ def verify(folder: Path, *, trust: Sequence[str] = ()) -> Verification:
 
     trust: modules whose parts the folder may name.
     """
-    with parts_of_record(trust):
-        return _verify(folder)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(parts_of_record(trust))
+        timeline = read_timeline(folder)
+        experiment = _repeatable_experiment(timeline, folder)
+        rounds = list(read_committed_rounds(timeline))
+        errors, algorithm = _time_errors(rounds), experiment.algorithm.name
+        noted = timeline.events_of(SetupNoted)
+        private = tuple(sorted({event.worker for event in noted if event["private"]}))
+        if private:
+            names = ", ".join(map(str, private))
+            why = f"worker{'s' if len(private) > 1 else ''} {names} used private data"
+            verdicts = [RoundVerdict(done.attempt.round_index, 0, (), why) for done in rounds]
+            return Verification(tuple(verdicts), errors, algorithm, private)
+        returns = [done.back_to for done in rounds if done.back_to is not None]
+        replayer = RunReplayer(tomli_w.dumps(to_tables(experiment)), timeline, returns=returns)
+        stack.callback(replayer.close)
+        missing = missing_beginning(timeline.dropped)
+        verdicts = [_verdict(replayer, done, missing) for done in rounds]
+    return Verification(tuple(verdicts), errors, algorithm, missing=missing)
 
 
-def _verify(folder: Path) -> Verification:
-    timeline = read_timeline(folder)
-    experiment = _repeatable_experiment(timeline, folder)
-    rounds = list(read_committed_rounds(timeline))
-    noted = timeline.events_of(SetupNoted)
-    private = tuple(sorted({event.worker for event in noted if event["private"]}))
-    if private:
-        names = ", ".join(map(str, private))
-        why = f"worker{'s' if len(private) > 1 else ''} {names} used private data"
-        return Verification(
-            tuple(RoundVerdict(done.attempt.round_index, 0, (), why) for done in rounds),
-            _round_times(rounds),
-            experiment.algorithm.name,
-            private,
-        )
-    returns = [done.back_to for done in rounds if done.back_to is not None]
-    replayer = RunReplayer(tomli_w.dumps(to_tables(experiment)), timeline, returns=returns)
-    verdicts: list[RoundVerdict] = []
-    missing = missing_beginning(timeline.dropped)  # without it no later round can be repeated
-    try:
-        for done in rounds:
-            index = done.attempt.round_index
-            obstacle = missing or replayer.prepare_round(done)
-            if obstacle:
-                verdicts.append(RoundVerdict(index, 0, (), obstacle))
-                continue
-            consensus: dict[int, str] = {}
-            if done.averaged is None:
-                digests = replayer.replay_round(done)
-            else:
-                digests, consensus = replayer.replay_group_round(done)
-            different = tuple(
-                worker
-                for worker, digest in sorted(digests.items())
-                if digest != done.digests[worker]
-                or consensus.get(worker, "") != done.consensus.get(worker, "")
-            )
-            why_not = replayer.unknown_inputs(done)
-            verdicts.append(RoundVerdict(index, len(digests), different, why_not))
-    finally:
-        replayer.close()
-    return Verification(tuple(verdicts), _round_times(rounds), replayer.algorithm, missing=missing)
+def _verdict(replayer: RunReplayer, done: CommittedRound, missing: str) -> RoundVerdict:
+    """Of one round, repeated; without the beginning none can be."""
+    index = done.attempt.round_index
+    if obstacle := missing or replayer.prepare_round(done):
+        return RoundVerdict(index, 0, (), obstacle)
+    consensus: dict[int, str] = {}
+    if done.averaged is None:
+        digests = replayer.replay_round(done)
+    else:
+        digests, consensus = replayer.replay_group_round(done)
+    different = tuple(
+        worker
+        for worker, digest in sorted(digests.items())
+        if digest != done.digests[worker]
+        or consensus.get(worker, "") != done.consensus.get(worker, "")
+    )
+    return RoundVerdict(index, len(digests), different, replayer.unknown_inputs(done))
 
 
-def _round_times(rounds: list[CommittedRound]) -> RoundTimes:
-    """The simulator's rule with the measured times: t = max(compute + communication)."""
-    predicted = [
-        float(np.nanmax(done.compute_time + done.communication_time, initial=0.0))
-        for done in rounds
-    ]
-    return RoundTimes(np.array(predicted), np.array([done.round_time for done in rounds]))
+def _time_errors(rounds: list[CommittedRound]) -> FloatArray:
+    """Of the simulator's rule with the measured times: t = max(compute + communication)."""
+    measured = [done.compute_time + done.communication_time for done in rounds]
+    predicted = np.array([float(np.nanmax(times, initial=0.0)) for times in measured])
+    real = np.array([done.round_time for done in rounds])
+    errors: FloatArray = np.abs(predicted - real) / np.maximum(real, 1e-9)
+    return errors
 
 
 def _repeatable_experiment(timeline: RunTimeline, folder: Path) -> Experiment:

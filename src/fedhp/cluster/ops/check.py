@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-CheckVerdict = Literal["ok", "warning", "wrong"]
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
-    verdict: CheckVerdict
+    verdict: Literal["ok", "warning", "wrong"]
     message: str
     fix: str = ""

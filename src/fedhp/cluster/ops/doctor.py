@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,37 +37,34 @@ CONNECT_SECONDS = 5.0
 SET_CLOCK = "timedatectl set-ntp true"
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorOptions:
-    """What to check; None: not asked for."""
-
-    certificates: Path | None = None
-    name: str | None = None
-    coordinator: str | None = None
-    listen: str | None = None
-    advertise: str | None = None  # where others reach this machine, if not at `listen`
-    data: str | None = None  # an .npz file, an experiment file, or the name of a data set
-    etcd: str | None = None
-    folder: Path = Path()  # where the run or the models will be written
-
-
-def run_checks(options: DoctorOptions) -> Iterator[Check]:
+def run_checks(
+    *,
+    certificates: Path | None = None,
+    name: str | None = None,
+    coordinator: str | None = None,
+    listen: str | None = None,
+    advertise: str | None = None,  # where others reach this machine, if not at `listen`
+    data: str | None = None,  # an .npz file, an experiment file, or the name of a data set
+    etcd: str | None = None,
+    folder: Path = Path(),  # where the run or the models will be written
+) -> Iterator[Check]:
     """All checks that were asked for, and those that every machine needs."""
     yield _versions()
     yield _memory()
-    yield _disk(options.folder)
-    if options.data is not None:
-        yield from _caught("data", _data(options.data))
-    if options.listen is not None:
-        yield from _caught("port", _port(options.listen))
-    if any(installed()[name] == "missing" for name in REQUIRED_LIBRARIES):
+    yield _disk(folder)
+    if data is not None:
+        yield from _caught("data", _data(data))
+    if listen is not None:
+        yield from _caught("port", _port(listen))
+    if any(installed()[library] == "missing" for library in REQUIRED_LIBRARIES):
         return  # the other checks need them
-    if options.certificates is not None:
-        yield from _caught("certificate", _certificates(options.certificates, options.name))
-    if options.coordinator is not None:
-        yield from _caught("coordinator", _coordinator(options, options.coordinator))
-    if options.etcd is not None:
-        yield from _caught("etcd", _etcd(options.etcd))
+    if certificates is not None:
+        yield from _caught("certificate", _certificates(certificates, name))
+    if coordinator is not None:
+        checks = _coordinator(coordinator, certificates, name, listen, advertise)
+        yield from _caught("coordinator", checks)
+    if etcd is not None:
+        yield from _caught("etcd", _etcd(etcd))
 
 
 def _caught(name: str, checks: Iterable[Check]) -> Iterator[Check]:
@@ -156,7 +152,7 @@ def _data(what: str) -> Iterator[Check]:
 
 
 def _certificates(folder: Path, name: str | None) -> Iterator[Check]:
-    from fedhp.cluster.security.identity import inspect, load_identity
+    from fedhp.cluster.security.identity import format_time, inspect, load_identity
 
     now = datetime.now(UTC)
     if name is not None:
@@ -165,9 +161,17 @@ def _certificates(folder: Path, name: str | None) -> Iterator[Check]:
     for stem, facts in certificates.items():
         if stem == name or stem == "ca" or (name is None and facts.has_key):
             yield _certificate(facts, now)
-    own = certificates.get(name or "")
-    if own is not None:
-        yield _clock_by_file(own, now)
+    if name is None:
+        return
+    # Without another clock: a time before the certificate was written must be wrong.
+    file = certificates[name].file
+    written = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+    if written > now:
+        message = f"{file} was written at {format_time(written)}, which is in the future"
+        yield Check("clock", "warning", message, f"set this machine's clock: {SET_CLOCK}")
+        return
+    message = f"{format_time(now)} is within the certificate's dates; with --coordinator the "
+    yield Check("clock", "ok", f"{message}clocks are compared")
 
 
 def _certificate(facts: CertificateInfo, now: datetime) -> Check:
@@ -181,28 +185,22 @@ def _certificate(facts: CertificateInfo, now: datetime) -> Check:
     return _graded(name, message, warning=fix if left < EXPIRES_SOON else "")
 
 
-def _clock_by_file(facts: CertificateInfo, now: datetime) -> Check:
-    """Without another clock: a time before the certificate was written must be wrong."""
-    from fedhp.cluster.security.identity import format_time
-
-    written = datetime.fromtimestamp(facts.file.stat().st_mtime, UTC)
-    if written > now:
-        message = f"{facts.file} was written at {format_time(written)}, which is in the future"
-        return Check("clock", "warning", message, f"set this machine's clock: {SET_CLOCK}")
-    message = f"{format_time(now)} is within the certificate's dates; with --coordinator the "
-    return Check("clock", "ok", f"{message}clocks are compared")
-
-
-def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
+def _coordinator(
+    address: str,
+    certificates: Path | None,
+    name: str | None,
+    listen: str | None,
+    advertise: str | None,
+) -> Iterator[Check]:
     from fedhp.cluster.ops import operator
     from fedhp.cluster.protocol.addresses import parse_address
 
     host = parse_address(address, key="--coordinator")
     reached = _reach(host.host, host.port, address)
     yield reached
-    if reached.verdict != "ok" or options.certificates is None or options.name is None:
+    if reached.verdict != "ok" or certificates is None or name is None:
         return
-    target = operator.Target(address, options.certificates, options.name)
+    target = operator.Target(address, certificates, name)
     before = time.time()
     status = operator.leader_status(target)
     after, reply = time.time(), status.reply
@@ -210,26 +208,34 @@ def _coordinator(options: DoctorOptions, address: str) -> Iterator[Check]:
     leads = status.leader.address == address
     asked = address if leads else f"{address} is a standby; {status.leader}"
     yield Check("coordinator", "ok", f"{asked} answers: {state}")
-    yield _clock_difference(reply.clock - (before + after) / 2, error=(after - before) / 2)
+    ahead, error = reply.clock - (before + after) / 2, (after - before) / 2
+    fix = f"set both clocks: {SET_CLOCK}"
+    yield _graded(
+        "clock",
+        f"{abs(ahead):.2f} s {'behind' if ahead > 0 else 'ahead of'} the coordinator's, measured "
+        f"to within {error:.2f} s",
+        wrong=f"{fix}; certificates would be refused" if abs(ahead) > CLOCK_WRONG else "",
+        warning=fix if abs(ahead) > CLOCK_APART + error else "",
+    )
     yield _same_versions(dict(reply.versions))
-    if options.listen is not None or options.advertise is not None:
-        yield from _caught("reached by", _reach_both_ways(options, target, status))
+    if listen is not None or advertise is not None:
+        yield from _caught("reached by", _reach_both_ways(target, status, listen, advertise))
 
 
 def _reach_both_ways(
-    options: DoctorOptions, target: Target, status: LeaderStatus
+    target: Target, status: LeaderStatus, listen: str | None, advertise: str | None
 ) -> Iterator[Check]:
     """Workers connect to each other: the others must reach this machine, and it must reach them."""
-    from fedhp.cluster.ops.reach import ReachTest, check_reach
+    from fedhp.cluster.ops.reach import check_reach
     from fedhp.cluster.protocol.addresses import parse_address
     from fedhp.cluster.security.identity import load_identity
 
     identity = load_identity(target.certificates, target.name)
     if "worker" in identity.roles:  # the others only answer
-        if options.advertise is not None:
-            parse_address(options.advertise, key="--advertise")
-        test = ReachTest(target, options.listen, options.advertise)
-        yield from asyncio.run(check_reach(test, identity, status))
+        if advertise is not None:
+            parse_address(advertise, key="--advertise")
+        reached = check_reach(target, identity, status, listen=listen, advertise=advertise)
+        yield from asyncio.run(reached)
 
 
 def _reach(host: str, port: int, address: str) -> Check:
@@ -245,17 +251,6 @@ def _reach(host: str, port: int, address: str) -> Check:
         message = f"{address} cannot be reached: {error.strerror or error}"
         fix = f"open port {port} in the firewall there, and check the network"
     return Check("reach", "wrong", message, fix)
-
-
-def _clock_difference(seconds: float, *, error: float) -> Check:
-    direction = "behind" if seconds > 0 else "ahead of"
-    fix = f"set both clocks: {SET_CLOCK}"
-    return _graded(
-        "clock",
-        f"{abs(seconds):.2f} s {direction} the coordinator's, measured to within {error:.2f} s",
-        wrong=f"{fix}; certificates would be refused" if abs(seconds) > CLOCK_WRONG else "",
-        warning=fix if abs(seconds) > CLOCK_APART + error else "",
-    )
 
 
 def _same_versions(remote: dict[str, str]) -> Check:

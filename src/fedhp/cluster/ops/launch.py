@@ -14,20 +14,20 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedhp.cluster import events
 from fedhp.cluster.audit.merge import WORKERS_FOLDER
 from fedhp.cluster.audit.timeline import final_digests
 from fedhp.cluster.coordinator.committed_state import OPERATOR_STOP, check_same_settings
 from fedhp.cluster.coordinator.process.announcements import read_announcement
+from fedhp.cluster.coordinator.process.finders import find_in_folder, leader_finder
 from fedhp.cluster.coordinator.process.leadership import CoordinatorProcessSettings
 from fedhp.cluster.coordinator.process.network_checks import check_network
 from fedhp.cluster.history import History
-from fedhp.cluster.ledger.etcd import LEASE
 from fedhp.cluster.ops import logs, operator, processes
 from fedhp.cluster.ops.progress import RoundFacts, read_rounds
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -40,6 +40,9 @@ from fedhp.files import make_folder
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
 
+if TYPE_CHECKING:
+    from fedhp.cluster.worker.worker import WorkerSettings
+
 HOST = "127.0.0.1"
 COORDINATOR_NAME = "coordinator"
 LAUNCHER_NAME = "launcher"
@@ -48,15 +51,6 @@ SUPERVISE_SECONDS = 0.1  # between two checks of the processes
 RESTART_SECONDS = 60.0  # between two restarts of the same process
 WORKER_END_SECONDS = 20.0  # for the workers to end after the run is over
 STOP_SECONDS = 15.0  # for all processes to end after SIGTERM
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLedger:
-    """etcd, in which several coordinators keep what is committed."""
-
-    url: str
-    insecure: bool = False  # without TLS, on purpose
-    lease: float = LEASE  # s without a sign of the leader until another takes over
 
 
 @dataclass(slots=True)
@@ -76,21 +70,22 @@ class Cluster:
         *,
         coordinators: Sequence[str] = (COORDINATOR_NAME,),
         standbys: Sequence[str] = (),  # coordinators that only take over what others began
-        ha: SharedLedger | None = None,
-        resume: bool = False,  # continue a run that an operator stopped
-        moved: bool = False,  # the folder was moved or restored here; the original is gone
+        resume: bool = False,  # see CoordinatorProcessSettings, as of the next one
+        moved: bool = False,
         restart: bool = True,
         log_format: logs.Format = "text",
         clock: Callable[[], float] = time.monotonic,  # for the restarts
+        **etcd: Any,  # ha, insecure_etcd and lease of the coordinators
     ) -> None:
         self.experiment = experiment
         self.folder = folder.resolve()
         self.workers = tuple(f"w{worker}" for worker in range(experiment.workers))
         self.coordinators = (*coordinators, *standbys)
         self.standbys = frozenset(standbys)
+        self._own_modules = own_modules(experiment)
         self.notes: list[str] = []  # what happened to processes, for the user
         self.resume = resume
-        self._ha, self._moved, self._clock = ha, moved, clock
+        self._etcd, self._moved, self._clock = etcd, moved, clock
         self._restart, self._log_format = restart, log_format
         self._started: dict[str, _StartedProcess] = {}
         self._ports: dict[str, int] = {}
@@ -106,7 +101,7 @@ class Cluster:
         """Start all processes; environment: additional variables by name of the process."""
         self.prepare()
         for name in (*self.coordinators, *self.workers):
-            self.restart(name, environment=(environment or {}).get(name))
+            self.start_process(name, environment=(environment or {}).get(name))
 
     def prepare(self) -> None:
         """Check the experiment, make the folder and everyone's certificates."""
@@ -122,11 +117,20 @@ class Cluster:
         roles[operator.OPERATOR_NAME] = ("operator",)
         ensure_certificates(self.certificates, roles)
 
-    def start_coordinator(
-        self, name: str = COORDINATOR_NAME, *, environment: Mapping[str, str] | None = None
-    ) -> None:
-        """Start a coordinator, or one more that waits for the lead (with etcd)."""
-        settings = CoordinatorProcessSettings(
+    def start_process(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
+        """Start a coordinator or a worker, also one that has ended; its earlier environment is
+        not kept. With etcd a coordinator waits for the lead."""
+        log, variables = self.log(name), tuple((environment or {}).items())
+        around = processes.ProcessEnvironment(log, self._log_format, variables)
+        if name in self.coordinators:
+            coordinator = self._coordinator_settings(name)
+            process = processes.start(processes.run_coordinator, coordinator, around)
+        else:
+            process = processes.start(processes.run_worker, self._worker_settings(name), around)
+        self._started[name] = _StartedProcess(process)
+
+    def _coordinator_settings(self, name: str) -> CoordinatorProcessSettings:
+        return CoordinatorProcessSettings(
             experiment=None if name in self.standbys else self.experiment,
             certificates=self.certificates,
             folder=self.record_folder(name),
@@ -135,31 +139,30 @@ class Cluster:
             resume=self.resume,
             moved=self._moved,
             trust=self._own_modules,
+            **self._etcd,
         )
-        if (etcd := self._ha) is not None:
-            settings = replace(settings, ha=etcd.url, insecure_etcd=etcd.insecure, lease=etcd.lease)
-        self._launch(processes.run_coordinator, settings, environment)
 
-    def start_worker(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
+    def _worker_settings(self, name: str) -> WorkerSettings:
         # The experiment is this operator's own: its workers trust its parts and paths.
+        from fedhp.cluster.worker.worker import WorkerSettings
+
         data, trace = self.experiment.data.path, self.experiment.world.trace
-        settings = processes.WorkerProcessSettings(
+        finder: Any = functools.partial(find_in_folder, self.record_folder(self.coordinators[0]))
+        if (url := self._etcd.get("ha")) is not None:
+            authority = load_identity(self.certificates, name).authority
+            insecure = self._etcd.get("insecure_etcd", False)
+            finder = leader_finder(url, insecure=insecure, authority=authority)
+        return WorkerSettings(
             name=name,
+            coordinator="",
             certificates=self.certificates,
             state=self.folder / WORKERS_FOLDER / name,
-            coordinator=self.record_folder(self.coordinators[0]),
-            ha=None if self._ha is None else self._ha.url,
-            insecure_etcd=self._ha is not None and self._ha.insecure,
+            listen=f"{HOST}:0",
+            finder=finder,
             data_path=None if data is None else Path(data),
             trace=None if trace is None else Path(trace),
             trust=self._own_modules,
         )
-        self._launch(processes.run_worker, settings, environment)
-
-    def restart(self, name: str, *, environment: Mapping[str, str] | None = None) -> None:
-        """Start a process again that has ended; its earlier environment is not kept."""
-        start = self.start_coordinator if name in self.coordinators else self.start_worker
-        start(name, environment=environment)
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         """Send a signal; after SIGKILL, wait until the process is gone."""
@@ -180,25 +183,21 @@ class Cluster:
     def supervise(self) -> None:
         """Check the processes once: note those that died, and restart where that may help."""
         for name, started in list(self._started.items()):
-            code = started.process.exitcode
-            if code is None or code == 0:
+            if not (code := started.process.exitcode):
                 continue
             if not started.noted:
                 started.noted = True
                 self.notes.append(f"{name} {_ended(code)}; see {self.log(name)}")
-                self._note_end(name, _ended(code))
+                # At once what the coordinator learns later, or never.
+                with contextlib.suppress(OSError, FedhpError):  # of a full disk it tells
+                    history = History(self.record_folder(), LAUNCHER_NAME)
+                    history.note(events.Ended(name, _ended(code)))
+                    history.close()
             rested = self._clock() - started.restarted >= RESTART_SECONDS
             if rested and self._may_restart(code):
                 self.notes.append(f"{name} is restarted")
-                self.restart(name)
+                self.start_process(name)
                 self._started[name].restarted = self._clock()
-
-    def _note_end(self, name: str, how: str) -> None:
-        """Write down at once what the coordinator learns later, or never: why a process ended."""
-        with contextlib.suppress(OSError, FedhpError):  # of a full disk the coordinator tells
-            history = History(self.record_folder(), LAUNCHER_NAME)
-            history.note(events.Ended(name, how))
-            history.close()
 
     def check_alive(self, *, count_killed: bool = True) -> None:
         """Fail when no coordinator, or no worker, is left that could continue.
@@ -274,14 +273,15 @@ class Cluster:
     def stop(self) -> None:
         alive = [s.process for s in self._started.values() if s.process.is_alive()]
         for process in alive:
-            _signal(process, signal.SIGTERM)
-            _signal(process, signal.SIGCONT)
+            process.terminate()
+            with contextlib.suppress(ProcessLookupError):
+                assert process.pid is not None
+                os.kill(process.pid, signal.SIGCONT)
         deadline = time.monotonic() + STOP_SECONDS
         for process in alive:
             process.join(max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                _signal(process, signal.SIGKILL)
-                process.join()
+            process.kill()
+            process.join()
 
     @property
     def certificates(self) -> Path:
@@ -311,20 +311,6 @@ class Cluster:
         """SHA-256 of every worker's model after the last committed round, by name."""
         files = [self.record_folder(name) / f"history-{name}.jsonl" for name in self.coordinators]
         return final_digests(file for file in files if file.is_file())
-
-    @functools.cached_property
-    def _own_modules(self) -> tuple[str, ...]:
-        return own_modules(self.experiment)
-
-    def _launch(
-        self,
-        main: Callable[[processes.Settings, processes.ProcessEnvironment], None],
-        settings: processes.Settings,
-        variables: Mapping[str, str] | None,
-    ) -> None:
-        name, added = settings.name, tuple((variables or {}).items())
-        environment = processes.ProcessEnvironment(self.log(name), self._log_format, added)
-        self._started[name] = _StartedProcess(processes.start(main, settings, environment))
 
     def _port_of(self, name: str) -> int:
         """The port of a coordinator's earlier process, which workers know; 0: any free one."""
@@ -361,9 +347,3 @@ def _ended(code: int) -> str:
     if code == Interrupted.exit_code:
         return "was stopped"
     return f"ended with an error (exit code {code})"
-
-
-def _signal(process: BaseProcess, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if process.pid is not None:
-            os.kill(process.pid, number)

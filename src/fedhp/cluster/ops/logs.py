@@ -252,8 +252,6 @@ def _clean(key: str, value: Any) -> Any:
         return {str(name): _clean(str(name), inner) for name, inner in value.items()}
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
-    if isinstance(value, str):
-        return hide(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple | set | frozenset):

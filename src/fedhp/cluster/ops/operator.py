@@ -39,7 +39,7 @@ from fedhp.cluster.protocol.message_checks import (
 )
 from fedhp.cluster.protocol.stubs import CoordinatorStub
 from fedhp.cluster.security.identity import Identity, load_identity
-from fedhp.cluster.security.tls import cause_of, open_coordinator_channel
+from fedhp.cluster.security.tls import cause_of, open_channel
 from fedhp.errors import FedhpError, RunError
 from fedhp.record.reader import RunReader
 from fedhp.record.store import RECORD_FILE
@@ -82,6 +82,7 @@ MEMBER_FACTS = (
     *("worker", "name", "address", "status", "phase", "round", "silent_seconds", "step_time"),
     *("local_steps", "accuracy"),
 )
+SILENCE_FACTS = ("name", "address", "status", "silent_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,8 @@ class LeaderStatus:
     leader: CoordinatorAddress
 
 
-class _NotReached(Exception):
-    """A coordinator that did not answer, and why."""
-
-
-class _StandsBy(Exception):
-    """A coordinator that does not lead (why), and who does."""
+class _DoesNotLead(Exception):
+    """Why a coordinator did not answer as the leader; of a standby also what it said."""
 
 
 class _NobodyLeads(Exception):
@@ -270,16 +267,15 @@ class _Leading:
             asked.add(coordinator.address)
             try:
                 reply = await ask(coordinator)
-            except _StandsBy as standby:
-                why, named = standby.args
-                causes.append(f"{coordinator.address} is a standby: {why}")
-                stands_by = True
+            except _DoesNotLead as error:
+                why, standby = error.args
+                causes.append(why)
+                named = standby and standby.leader
+                stands_by = stands_by or standby is not None
                 if named is not None and named.address not in asked:
                     leader = CoordinatorAddress(named.address, named.name)
                     self._notify(f"{coordinator.address} is a standby; {leader} leads")
                     queue.appendleft(leader)
-            except _NotReached as error:
-                causes.append(str(error))
             else:
                 if causes and not stands_by:
                     self._notify(f"{'; '.join(causes)}; {coordinator} leads")
@@ -322,8 +318,9 @@ async def _call(
     seconds: float,
     run: str,
 ) -> Any:
-    """One coordinator's reply; _StandsBy if it does not lead, RunError if it refuses."""
-    channel = open_coordinator_channel(identity, coordinator.address, name=coordinator.name)
+    """One coordinator's reply; _DoesNotLead if it does not lead, RunError if it refuses."""
+    address, name = coordinator.address, coordinator.name
+    channel = open_channel(identity, address, name=name, coordinator=True)
     try:
         for _ in range(CALL_TRIES):
             # For the guard each call is a new process: several operators may share one name.
@@ -338,12 +335,11 @@ async def _call(
         details = one_line(str(refused.details() or refused.code().name.lower()))
         standby = read_refusal(details)
         if standby is not None:
-            raise _StandsBy(standby.text, standby.leader)
+            raise _DoesNotLead(f"{address} is a standby: {standby.text}", standby)
         if refused.code() not in (*_NOT_REACHED, grpc.StatusCode.UNAUTHENTICATED):
-            raise RunError(f"{coordinator.address}: the coordinator refused: {details}")
-        address, name = coordinator.address, coordinator.name
+            raise RunError(f"{address}: the coordinator refused: {details}")
         cause = await cause_of(identity, address, name=name, coordinator=True, error=refused)
-        raise _NotReached(cause.text)
+        raise _DoesNotLead(cause.text, None)
     finally:
         await channel.close()
 
@@ -359,10 +355,7 @@ def status_json(
         "round_seconds": reply.round_seconds,
         "versions": dict(sorted(reply.versions.items())),
         "workers": [_plain(member, *MEMBER_FACTS) for member in reply.members],
-        "unreachable": [
-            _plain(member, "name", "address", "status", "silent_seconds")
-            for member in unreachable(reply)
-        ],
+        "unreachable": [_plain(member, *SILENCE_FACTS) for member in unreachable(reply)],
         "broken_links": [
             {
                 "worker": names.get(link.worker, str(link.worker)),

@@ -19,13 +19,13 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fedhp.children import SAFE_PATH
-from fedhp.cluster.coordinator.process.finders import file_finder, leader_finder
 from fedhp.cluster.coordinator.process.leadership import (
     CoordinatorProcessSettings,
     coordinate,
@@ -33,10 +33,12 @@ from fedhp.cluster.coordinator.process.leadership import (
 )
 from fedhp.cluster.ops import logs
 from fedhp.cluster.protocol import limits
-from fedhp.cluster.security.identity import load_identity
 from fedhp.errors import Interrupted, as_fedhp_error, restart_helps, service_exit_codes
 from fedhp.files import PRIVATE_FILE, PRIVATE_FOLDER
 from fedhp.types import RoundRecord
+
+if TYPE_CHECKING:
+    from fedhp.cluster.worker.worker import WorkerSettings
 
 LOG = logging.getLogger("fedhp.process")
 # What every process needs; user-defined data sets and models are loaded by those that use them.
@@ -64,22 +66,7 @@ class ProcessEnvironment:
     variables: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerProcessSettings:
-    """What a worker's process on this machine is started with."""
-
-    name: str
-    certificates: Path
-    state: Path
-    coordinator: Path  # the folder in which a coordinator announces its address
-    ha: str | None = None  # or etcd, which knows who leads
-    insecure_etcd: bool = False
-    data_path: Path | None = None
-    trace: Path | None = None
-    trust: tuple[str, ...] = ()
-
-
-Settings = TypeVar("Settings", CoordinatorProcessSettings, WorkerProcessSettings)
+Settings = TypeVar("Settings", CoordinatorProcessSettings, "WorkerSettings")
 
 
 class StandbyProcess:
@@ -115,16 +102,12 @@ class StandbyProcess:
                 process.kill()
                 process.join()
                 return
-            code = process.exitcode or 0
+            code, ended = process.exitcode or 0, "the standby coordinator ended (exit code %d); "
             if not restart_helps(code):
                 if code:
-                    LOG.error("the standby coordinator ended (exit code %d); see above", code)
+                    LOG.error(ended + "see above", code)
                 return
-            LOG.warning(
-                "the standby coordinator ended (exit code %d); it is restarted in %g s",
-                code,
-                STANDBY_RESTART_SECONDS,
-            )
+            LOG.warning(ended + "it is restarted in %g s", code, STANDBY_RESTART_SECONDS)
             self._ending.wait(STANDBY_RESTART_SECONDS)
 
 
@@ -182,70 +165,53 @@ def start(
 @contextlib.contextmanager
 def _environment_variables(added: Mapping[str, str]) -> Iterator[None]:
     """A new process inherits the environment of the moment it is started."""
-    before = {name: os.environ.get(name) for name in added}
+    before = {name: os.environ[name] for name in added if name in os.environ}
     os.environ.update(added)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in added:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def run_coordinator(settings: CoordinatorProcessSettings, environment: ProcessEnvironment) -> None:
     def log_round(record: RoundRecord) -> None:
         LOG.info("round ended", extra={"round": record.round_index})
 
-    async def main() -> int:
-        await coordinate(settings, stop=_stopped_by_signal(), on_round=log_round)
-        return 0
-
-    run_process(settings.name, environment, main)
+    run_process(settings.name, environment, partial(coordinate, settings, on_round=log_round))
 
 
 def _run_standby(settings: CoordinatorProcessSettings, environment: ProcessEnvironment) -> None:
-    async def main() -> int:
-        await stand_by(settings, stop=_stopped_by_signal())
-        return 0
-
-    run_process(settings.name, environment, main)
+    run_process(settings.name, environment, partial(stand_by, settings))
 
 
-def run_worker(settings: WorkerProcessSettings, environment: ProcessEnvironment) -> None:
+def run_worker(settings: WorkerSettings, environment: ProcessEnvironment) -> None:
     """The main function of a worker's process: it trains, with one thread."""
 
-    async def main() -> int:
+    async def main(stop: asyncio.Event) -> int:
         import torch
 
         from fedhp.cluster.worker import worker
 
         torch.set_num_threads(1)
-        finder = file_finder(settings.coordinator)
-        if (etcd := settings.ha) is not None:
-            authority = load_identity(settings.certificates, settings.name).authority
-            finder = leader_finder(etcd, insecure=settings.insecure_etcd, authority=authority)
-        own = worker.WorkerSettings(
-            name=settings.name,
-            coordinator="",
-            certificates=settings.certificates,
-            state=settings.state,
-            listen="127.0.0.1:0",
-            data_path=settings.data_path,
-            trace=settings.trace,
-            trust=settings.trust,
-            finder=finder,
-        )
-        return await worker.run_worker(own, stop=_stopped_by_signal())
+        return await worker.run_worker(settings, stop=stop)
 
     run_process(settings.name, environment, main)
 
 
 def run_process(
-    name: str, environment: ProcessEnvironment, main: Callable[[], Coroutine[None, None, int]]
+    name: str, environment: ProcessEnvironment, main: Callable[..., Coroutine[None, None, object]]
 ) -> None:
-    """Run a process from its first line to its exit code, which errors.py explains."""
+    """Run a process from its first line to its exit code, which errors.py explains; main is told
+    to stop, and may return the code."""
+
+    async def run() -> int:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        code = await main(stop=stop)
+        return code if isinstance(code, int) else 0
+
     os.setsid()  # Ctrl-C in the terminal is for the launcher only
     die_with_parent()
     # A full garbage collection would write to all objects of the fork server, and so copy them.
@@ -265,7 +231,7 @@ def run_process(
         logging.getLogger(logs.ROOT).addHandler(logs.SizeBound(environment.log))
     try:
         with service_exit_codes():
-            code = asyncio.run(main())
+            code = asyncio.run(run())
     except Interrupted as error:
         LOG.info("stopped: %s", error.problem)
         code = error.exit_code
@@ -274,12 +240,6 @@ def run_process(
         LOG.error("%s", reported)
         code = reported.exit_code
     sys.exit(code)
-
-
-def _stopped_by_signal() -> asyncio.Event:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    return stop
 
 
 def die_with_parent() -> None:

@@ -7,9 +7,8 @@ to (coordinator/dial_back.py); meanwhile something must listen here, so this mod
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import grpc.aio
 
@@ -28,66 +27,56 @@ DIALS_AT_ONCE = 8
 MOST_NAMES = 8  # in one line
 
 
-@dataclass(frozen=True, slots=True)
-class ReachTest:
-    """What is tested: this machine, and the coordinator that knows the others."""
-
-    target: operator.Target
-    listen: str | None  # None: a worker listens already
-    advertise: str | None  # None: found out from `listen` and the way to the coordinator
-
-
 async def check_reach(
-    test: ReachTest, identity: Identity, status: operator.LeaderStatus
+    target: operator.Target,
+    identity: Identity,
+    status: operator.LeaderStatus,
+    *,
+    listen: str | None,
+    advertise: str | None,
 ) -> list[Check]:
-    """Both directions, each with the names of the others."""
+    """Both directions, each with the names of the others.
+
+    listen: None if a worker listens already. advertise: None, found out from `listen` and the way
+    to the coordinator.
+    """
     members = [
         member
         for member in status.reply.members
         if member.status in PRESENT and member.name != identity.name and member.address
     ]
-    async with _listening(test.listen, identity) as port:
-        incoming = await _incoming(test, identity, status.leader, port)
+    async with _listening(listen, identity) as port:
+        if advertise is None:
+            assert listen is not None
+            here = parse_listen(listen, key="--listen")
+            leader = parse_address(status.leader.address, key="address")
+            advertise = str(own_address(HostPort(here.host, port or here.port), towards=leader))
+        try:
+            reply = await operator.dial_back(target, advertise)
+            incoming = list(_incoming_checks(reply, advertise))
+        except FedhpError as error:
+            fix = error.fix or (
+                "give the address that others can use: --advertise HOST:PORT; behind address "
+                "translation, that of the router, which must forward the port to this machine"
+            )
+            incoming = [Check("reached by", "wrong", error.problem, fix)]
     return [*incoming, *await _outgoing(members, identity)]
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _listening(listen: str | None, identity: Identity) -> AsyncIterator[int]:
     """Accept connections as a worker would, but no calls; the port, 0 if that is not possible."""
     if listen is None:
         yield 0
         return
-    server = grpc.aio.server(options=limits.WORKER_LIMITS.options())
-    try:
+    server, port = grpc.aio.server(options=limits.WORKER_LIMITS.options()), 0
+    with contextlib.suppress(RuntimeError):  # in use: if it is this worker, it answers itself
         port = server.add_secure_port(listen, server_credentials(identity))
-    except RuntimeError:  # in use: if it is this worker, it answers itself
-        yield 0
-        return
-    await server.start()
+        await server.start()
     try:
         yield port
     finally:
         await server.stop(grace=None)
-
-
-async def _incoming(
-    test: ReachTest, identity: Identity, leader: operator.CoordinatorAddress, port: int
-) -> list[Check]:
-    address = test.advertise
-    if address is None:
-        assert test.listen is not None
-        listen = parse_listen(test.listen, key="--listen")
-        listen = HostPort(listen.host, port or listen.port)
-        address = str(own_address(listen, towards=parse_address(leader.address, key="address")))
-    try:
-        reply = await operator.dial_back(test.target, address)
-    except FedhpError as error:
-        fix = error.fix or (
-            "give the address that others can use: --advertise HOST:PORT; behind address "
-            "translation, that of the router, which must forward the port to this machine"
-        )
-        return [Check("reached by", "wrong", error.problem, fix)]
-    return list(_incoming_checks(reply, address))
 
 
 def _incoming_checks(reply: wire.DialBackReply, address: str) -> Iterator[Check]:

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import faulthandler
 import fcntl
-import io
 import logging
 import os
 import re
@@ -109,14 +108,12 @@ class HandshakeLog:
         host = address.rpartition(":")[0]
         if host not in self._hosts and len(self._hosts) >= MOST_HOSTS:
             host = "others"
-        else:
-            self._hosts.add(host)
+        self._hosts.add(host)
         write, left_out = self._throttle.admit(host, cause)
-        if not write:
-            return
-        way = "from" if server else "to"
-        more = f" ({left_out} more like it before)" if left_out else ""
-        LOG.warning("a TLS connection %s %s failed: %s%s", way, address, cause, more)
+        if write:
+            way = "from" if server else "to"
+            more = f" ({left_out} more like it before)" if left_out else ""
+            LOG.warning("a TLS connection %s %s failed: %s%s", way, address, cause, more)
 
 
 def start_handshake_log(*, json_lines: bool) -> bool:
@@ -143,7 +140,10 @@ def start_handshake_log(*, json_lines: bool) -> bool:
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     # If nobody reads for a while, lines are lost: gRPC must never wait for its own log.
     os.set_blocking(writing, False)
-    if _uses_descriptor(sys.stderr):
+    uses_descriptor = False
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        uses_descriptor = sys.stderr.fileno() == 2
+    if uses_descriptor:
         sys.stderr = open(  # noqa: SIM115 - it stays open until the process ends
             original, "w", buffering=1, encoding="utf-8", errors="backslashreplace"
         )
@@ -170,13 +170,6 @@ def _end(thread: threading.Thread) -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     thread.join(END_SECONDS)
-
-
-def _uses_descriptor(stream: object) -> bool:
-    try:
-        return isinstance(stream, io.TextIOBase) and stream.fileno() == 2
-    except (OSError, ValueError):
-        return False
 
 
 def _read(descriptor: int, handshakes: HandshakeLog) -> None:

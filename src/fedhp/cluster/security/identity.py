@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fedhp.cluster.protocol import limits
-from fedhp.cluster.protocol.addresses import ip_address_in, is_name, same_host
+from fedhp.cluster.protocol.addresses import ip_address_in, is_name
 from fedhp.errors import IdentityError, NotYetValid
 
 ROLES = ("coordinator", "worker", "operator")
@@ -31,7 +31,6 @@ NAME_URI, ROLE_URI = "fedhp://", "fedhp-role:"
 ROLE_DOMAIN = "fedhp.invalid"
 
 _MAX_FILE_BYTES = 1 << 20
-_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,6 @@ class CertificateInfo:
     def days_left(self, now: datetime) -> int:
         """Whole days until it expires; negative if it has expired."""
         return (self.ends - now).days
-
-    def may_serve(self, host: str) -> bool:
-        return any(same_host(host, own) for own in (self.name, *self.hosts))
 
 
 def load_identity(folder: Path, name: str, *, now: datetime | None = None) -> Identity:
@@ -139,9 +135,8 @@ def inspect(path: Path, *, now: datetime | None = None) -> tuple[CertificateInfo
     if path.is_dir():
         files = sorted(path.glob("*.crt"), key=lambda file: (file.stem != AUTHORITY, file.name))
     if not files:
-        raise IdentityError(
-            f"{path} has no certificates (*.crt)", fix=f"fedhp certs init --folder {path}"
-        )
+        fix = f"fedhp certs init --folder {path}"
+        raise IdentityError(f"{path} has no certificates (*.crt)", fix=fix)
     return tuple(_inspect_file(file, moment) for file in files)
 
 
@@ -205,9 +200,8 @@ def read_pem(file: Path) -> bytes:
             fix="create it with fedhp certs init and fedhp certs issue NAME, or copy it here",
         ) from None
     except OSError as error:
-        raise IdentityError(
-            f"{file} cannot be read: {error.strerror}", fix="repair the file or its permissions"
-        ) from None
+        fix = "repair the file or its permissions"
+        raise IdentityError(f"{file} cannot be read: {error.strerror}", fix=fix) from None
 
 
 def parse_certificate(file: Path, pem: bytes) -> x509.Certificate:
@@ -230,9 +224,8 @@ def parse_key(file: Path, certificate: bytes, *, key: bytes) -> ec.EllipticCurve
     try:
         private = serialization.load_pem_private_key(key, password=None)
     except TypeError:
-        raise IdentityError(
-            f"{key_file} has a passphrase, but a machine must start without one", fix=fix
-        ) from None
+        why = f"{key_file} has a passphrase, but a machine must start without one"
+        raise IdentityError(why, fix=fix) from None
     except Exception:  # of many kinds, and their texts may quote the file
         raise IdentityError(f"{key_file} is not a private key, or it is damaged", fix=fix) from None
     if private.public_key() != parse_certificate(file, certificate).public_key():
@@ -265,12 +258,12 @@ def check_dates(what: str, certificate: x509.Certificate, moment: datetime) -> N
 
 def certificate_info(file: Path, certificate: x509.Certificate) -> CertificateInfo:
     """What a certificate contains, whether fedhp issued it or not."""
-    names = _extension(certificate, x509.SubjectAlternativeName)
-    basic = _extension(certificate, x509.BasicConstraints)
+    extensions: dict[type, Any] = {type(each.value): each.value for each in certificate.extensions}
+    names = extensions.get(x509.SubjectAlternativeName)
+    basic = extensions.get(x509.BasicConstraints)
     authority = basic is not None and basic.ca
-    name = common_name(certificate.subject)
-    problem, roles = "", tuple[str, ...]()
-    hosts, uris = list[str](), list[str]()
+    name, problem = common_name(certificate.subject), ""
+    roles, hosts, uris = tuple[str, ...](), list[str](), list[str]()
     if names is not None:
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         hosts += names.get_values_for_type(x509.DNSName)
@@ -344,10 +337,3 @@ def _inspect_file(file: Path, moment: datetime) -> CertificateInfo:
     except IdentityError as error:
         return replace(info, problem=error.problem)
     return info
-
-
-def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None

@@ -13,11 +13,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from fedhp.cluster.security.identity import (
+    CertificateInfo,
     Identity,
     certificate_info,
     file_stamp,
@@ -42,16 +42,9 @@ utc_now = functools.partial(datetime.now, UTC)
 class RenewableIdentity:
     """A machine's identity as its files have it now; safe to use from several threads."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = utc_now,
-    ) -> None:
+    def __init__(self, identity: Identity, *, now: Callable[[], datetime] = utc_now) -> None:
         self.name = identity.name
-        self._identity = identity
-        self._clock, self._now = clock, now
+        self._identity, self._now = identity, now
         self._next_look = 0.0
         self._refused = identity.stamp  # files that were looked at and cannot be used
         self._lock = threading.Lock()
@@ -59,8 +52,8 @@ class RenewableIdentity:
     def current(self) -> Identity:
         """The identity; a new object after its files were replaced by valid ones."""
         with self._lock:
-            if self._clock() >= self._next_look:
-                self._next_look = self._clock() + LOOK_SECONDS
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + LOOK_SECONDS
                 self._look()
             return self._identity
 
@@ -93,36 +86,24 @@ def renewable(identity: AnyIdentity) -> RenewableIdentity:
     return identity if isinstance(identity, RenewableIdentity) else RenewableIdentity(identity)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """A certificate that another machine showed."""
-
-    content: bytes  # PEM
-    ends: datetime
-    command: str  # that renews it
-
-
 class ExpiryWatch:
     """Knows when the own certificate and those of the others end, and says so in time."""
 
     def __init__(self, own: RenewableIdentity, *, now: Callable[[], datetime] = utc_now) -> None:
         self._own, self._now = own, now
-        self._others: dict[str, _Seen] = {}
+        self._others: dict[str, tuple[bytes, CertificateInfo]] = {}  # what they showed
         self._said: dict[str, tuple[datetime, datetime]] = {}  # by name: of which date, and when
 
     def see(self, name: str, pem: bytes) -> None:
         """Note the certificate of a caller; cheap if it is the one that was seen before."""
-        seen = self._others.get(name)
-        if pem and (seen is None or seen.content != pem):
-            file = Path(f"{name}.crt")
+        if pem and (name not in self._others or self._others[name][0] != pem):
             with contextlib.suppress(IdentityError):  # TLS accepted it, so it can be ignored here
-                info = certificate_info(file, parse_certificate(file, pem))
-                self._others[name] = _Seen(pem, info.ends, renewal_command(info))
+                self._others[name] = pem, _info(name, pem)
                 self._check_other(name)
 
     def seconds_left(self) -> dict[str, float]:
         """Seconds until the certificates end by name, negative afterwards; the own one too."""
-        ends = {name: seen.ends for name, seen in self._others.items()}
+        ends = {name: info.ends for name, (_, info) in self._others.items()}
         ends[self._own.name] = self._own.current().ends
         now = self._now()
         return {name: (moment - now).total_seconds() for name, moment in sorted(ends.items())}
@@ -135,24 +116,21 @@ class ExpiryWatch:
     def check(self) -> None:
         """Log what expires soon or has expired, each certificate once a day or hour."""
         own = self._own.current()
-        file = own.folder / f"{own.name}.crt"
-        command = renewal_command(certificate_info(file, parse_certificate(file, own.certificate)))
-        self._say(own.name, own.ends, f"{command}, then copy both files to {own.folder}")
+        self._say(own.name, _info(own.name, own.certificate), str(own.folder))
         for name in self._others:
             self._check_other(name)
 
     def _check_other(self, name: str) -> None:
         if name != self._own.name:
-            seen = self._others[name]
-            self._say(name, seen.ends, f"{seen.command}, then copy both files to that machine")
+            self._say(name, self._others[name][1], "that machine")
 
     async def run(self) -> None:
         while True:
             self.check()
             await asyncio.sleep(CHECK_SECONDS)
 
-    def _say(self, name: str, ends: datetime, renewal: str) -> None:
-        now = self._now()
+    def _say(self, name: str, info: CertificateInfo, place: str) -> None:
+        ends, now = info.ends, self._now()
         left = ends - now
         if left > WARNED_BEFORE:
             return
@@ -166,5 +144,12 @@ class ExpiryWatch:
             when = f"expired on {format_time(ends)}: new connections with it are refused"
         else:
             when = f"expires on {format_time(ends)}, in {left.days} days"
-        text = "the certificate of %s %s; renew it: %s; no restart is needed"
-        LOG.log(logging.ERROR if expired else logging.WARNING, text, name, when, renewal)
+        text = "the certificate of %s %s; renew it: %s, then copy both files to %s; "
+        level = logging.ERROR if expired else logging.WARNING
+        text += "no restart is needed"
+        LOG.log(level, text, name, when, renewal_command(info), place)
+
+
+def _info(name: str, pem: bytes) -> CertificateInfo:
+    file = Path(f"{name}.crt")
+    return certificate_info(file, parse_certificate(file, pem))

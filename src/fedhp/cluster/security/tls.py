@@ -11,7 +11,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from cryptography.exceptions import InvalidSignature
 
 from fedhp.cluster import CIPHERS_SETTING, RSA_ONLY, TLS13_ONLY
 from fedhp.cluster.protocol import limits
-from fedhp.cluster.protocol.addresses import HostPort, parse_address
+from fedhp.cluster.protocol.addresses import HostPort, parse_address, same_host
 from fedhp.cluster.protocol.message_checks import one_line
 from fedhp.cluster.security import identity as identities
 from fedhp.cluster.security.identity import Identity
@@ -69,20 +69,13 @@ class PeerIdentity:
 class AllowList:
     """The names that may call, one per line of a file, read again whenever the file changes."""
 
-    def __init__(self, file: Path | None) -> None:
-        """Without a file, every name that the authority signed may call."""
+    def __init__(self, file: Path | None, names: frozenset[str] | None = None) -> None:
+        """Without a file these names, or every one that the authority signed, may call."""
         self._file = file
         self._stamp: tuple[int, ...] = ()
-        self.names: frozenset[str] | None = None  # as last read; None: all
+        self.names = names  # as last read; None: all
         if file is not None:
             self._refresh(file)
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> AllowList:
-        """A list without a file, which never changes."""
-        allowed = cls(None)
-        allowed.names = frozenset(names)
-        return allowed
 
     def refusal(self, name: str) -> str:
         """Why this name may not call, empty if it may; with an unreadable list nobody may."""
@@ -144,12 +137,17 @@ def client_credentials(identity: Identity) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
 
 
-def open_channel(identity: Identity, address: str, *, name: str | None) -> grpc.aio.Channel:
-    """A channel to HOST:PORT, where `name` must answer; without a name, any that may serve HOST."""
-    return _open(identity, address, None if name is None else identities.check_name(name))
+def open_channel(
+    identity: Identity, address: str, *, name: str | None, coordinator: bool = False
+) -> grpc.aio.Channel:
+    """A channel to HOST:PORT, where `name` must answer; without a name, any that may serve HOST.
 
-
-def _open(identity: Identity, address: str, served: str | None) -> grpc.aio.Channel:
+    coordinator: any, or of this name. The handshake itself demands the host name that only
+    coordinators' certificates have.
+    """
+    served = None if name is None else identities.check_name(name)
+    if coordinator:
+        served = identities.coordinator_host(name)
     target = parse_address(address, key="address")
     options: list[tuple[str, Any]] = [*limits.CONNECTION_OPTIONS, ("grpc.enable_http_proxy", 0)]
     if served is not None:
@@ -157,16 +155,6 @@ def _open(identity: Identity, address: str, served: str | None) -> grpc.aio.Chan
     # With the scheme in front, because gRPC would take a host called "unix" for one.
     url = "dns:///" + quote(str(target), safe=":")
     return grpc.aio.secure_channel(url, client_credentials(identity), options=options)
-
-
-def open_coordinator_channel(
-    identity: Identity, address: str, *, name: str | None = None
-) -> grpc.aio.Channel:
-    """A channel to HOST:PORT, where a coordinator must answer; with a name, this one.
-
-    The handshake itself demands the host name that only coordinators' certificates have.
-    """
-    return _open(identity, address, identities.coordinator_host(name))
 
 
 def peer_of(context: Any) -> PeerIdentity:
@@ -353,13 +341,16 @@ def _mismatch(
     if coordinator and "coordinator" not in info.roles:
         roles = " and ".join(info.roles) or "nothing"
         return f"is {info.name}; by its certificate it is {roles}, not a coordinator"
-    if name in (None, info.name) if coordinator else info.may_serve(host if name is None else name):
+    served = (info.name, *info.hosts)
+    if coordinator:
+        if name in (None, info.name):
+            return ""
+    elif any(same_host(host if name is None else name, own) for own in served):
         return ""
     if name is not None:
         return f"is {info.name}, not {name}"
-    served = ", ".join((info.name, *info.hosts))
     return (
-        f"is {info.name}, whose certificate is not for {host} but for {served}; "
+        f"is {info.name}, whose certificate is not for {host} but for {', '.join(served)}; "
         f"issue it again with --host {host}"
     )
 

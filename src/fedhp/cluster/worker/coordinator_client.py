@@ -33,7 +33,7 @@ from fedhp.cluster.protocol.message_checks import (
 from fedhp.cluster.protocol.setup import CORRECTION
 from fedhp.cluster.protocol.stubs import CoordinatorStub, Stub
 from fedhp.cluster.security.leader_proof import new_nonce
-from fedhp.cluster.security.tls import Cause, cause_of, open_coordinator_channel
+from fedhp.cluster.security.tls import Cause, cause_of, open_channel
 from fedhp.cluster.worker.session import WorkerSession
 from fedhp.errors import FedhpError, RunError, TryAgain
 
@@ -263,7 +263,9 @@ class CoordinatorClient:
     def _call(self, method: str) -> Any:
         if self._channel is None:
             self._shown = self._session.certificates.current()
-            self._channel = open_coordinator_channel(self._shown, self.address, name=self._name)
+            self._channel = open_channel(
+                self._shown, self.address, name=self._name, coordinator=True
+            )
             self._stub = CoordinatorStub(self._channel)
         return getattr(self._stub, method)
 

@@ -108,7 +108,7 @@ class Admission:
         self.allowed = allowed
         if allowed.names is None and committed.allowed is not None:
             LOG.info("no --allow is given: the allow-list of the last coordinator counts")
-            self.allowed = AllowList.of(committed.allowed)
+            self.allowed = AllowList(None, frozenset(committed.allowed))
         self.bindings = NameBindings(committed.certificates)
         self.removals_changed, self.removals_committed = asyncio.Event(), asyncio.Event()
         self.readmitted: dict[str, int] = {}  # how often a name went to another process, by name

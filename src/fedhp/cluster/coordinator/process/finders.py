@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from fedhp.cluster.coordinator.committed_state import CommittedState
@@ -25,12 +26,11 @@ def leader_finder(
     With the authority's certificate also whether nobody leads because the run was stopped.
     """
     check_etcd_tls(url, insecure=insecure)
+    return partial(_ask_etcd, url, insecure=insecure, authority=authority)
 
-    async def find() -> str:
-        leader = await leader_in_etcd(url, insecure=insecure, authority=authority)
-        return leader.address
 
-    return find
+async def _ask_etcd(url: str, *, insecure: bool, authority: bytes) -> str:
+    return (await leader_in_etcd(url, insecure=insecure, authority=authority)).address
 
 
 async def leader_in_etcd(url: str, *, insecure: bool = False, authority: bytes = b"") -> Leader:
@@ -52,10 +52,6 @@ async def leader_in_etcd(url: str, *, insecure: bool = False, authority: bytes =
     raise OSError("nobody coordinates at the moment")
 
 
-def file_finder(folder: Path) -> Callable[[], Awaitable[str]]:
-    """For a worker on the same machine: reads what the coordinator announced in its folder."""
-
-    async def find() -> str:
-        return read_announcement(folder).address
-
-    return find
+async def find_in_folder(folder: Path) -> str:
+    """For a worker on the same machine: what the coordinator announced in its folder."""
+    return read_announcement(folder).address
