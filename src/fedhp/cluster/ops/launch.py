@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from fedhp.cluster import events
 from fedhp.cluster.audit.merge import WORKERS_FOLDER
@@ -53,6 +53,14 @@ WORKER_END_SECONDS = 20.0  # for the workers to end after the run is over
 STOP_SECONDS = 15.0  # for all processes to end after SIGTERM
 
 
+class EtcdSettings(TypedDict, total=False):
+    """The ledger of coordinators that share one, as CoordinatorProcessSettings has it."""
+
+    ha: str | None
+    insecure_etcd: bool
+    lease: float
+
+
 @dataclass(slots=True)
 class _StartedProcess:
     process: BaseProcess
@@ -75,7 +83,7 @@ class Cluster:
         restart: bool = True,
         log_format: logs.Format = "text",
         clock: Callable[[], float] = time.monotonic,  # for the restarts
-        **etcd: Any,  # ha, insecure_etcd and lease of the coordinators
+        **etcd: Unpack[EtcdSettings],
     ) -> None:
         self.experiment = experiment
         self.folder = folder.resolve()
