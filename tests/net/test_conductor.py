@@ -144,14 +144,16 @@ def test_who_is_let_in_again_starts_with_a_clean_sheet() -> None:
 def test_silence_has_two_limits(silent: float, status: MemberStatus) -> None:
     conductor = conductor_of(1)
     member = conductor.members[0]
-    assert conductor.status(member, silent) is status
+    member.beat("training", 100.0)
+    now = 100.0 + silent
+    assert conductor.status(member, now) is status
     alive = status is MemberStatus.READY
-    assert conductor.is_alive(member, silent) is alive
-    assert conductor.alive(silent) == ([member] if alive else [])
-    assert conductor.ready(silent) == ([member] if alive else [])
-    assert conductor.gone(silent) == ([] if alive else [0])
-    left_early = ConductorSettings(1, 1, suspect_after=9.0, dead_after=3.0)
-    assert conductor_of(1, left_early).is_alive(member, silent) is alive
+    assert conductor.is_alive(member, now) is alive
+    assert conductor.alive(now) == ([member] if alive else [])
+    assert conductor.ready(now) == ([member] if alive else [])
+    assert conductor.gone(now) == ([] if alive else [0])
+    dead_first = ConductorSettings(1, 1, suspect_after=9.0, dead_after=3.0)
+    assert conductor_of(1, dead_first).is_alive(member, now) is alive
 
 
 def test_a_suspension_ends_with_its_last_round() -> None:
