@@ -14,7 +14,7 @@ from net.good_messages import GOOD, SCENE
 
 def order_of(*exchanges: wire.MixWork) -> wire.Order:
     """The round of the good order, with these exchanges."""
-    order = GOOD["Work"].make(SCENE)
+    order: wire.Order = GOOD["Work"].make(SCENE)
     del order.work.weights[:]
     order.work.exchanges.extend(exchanges)
     return order
