@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 
 from faults.invented_run import InventedRun
-from fedhp import GroupAverage
+from fedhp import GroupAverage, WeightedMixing
 from fedhp.cluster.audit.committed_rounds import CommittedRound
 from fedhp.cluster.audit.replay import RunReplayer
 from fedhp.cluster.audit.timeline import read_timeline
@@ -123,15 +123,25 @@ def test_a_model_that_did_not_come_counts_for_the_reader_itself(
     """Without the only other model a worker keeps its own; without one of two it takes more of
     its own. Who has no part in the round keeps what it had."""
     found = []
-    for name, lost in (("none", {}), ("one", {0: {1: 0}}), ("both", {0: {1: 0, 2: 0}})):
+    links = np.array([[0, 2], [1, 0], [1, 2], [2, 0], [2, 1]])
+    more = WeightedMixing(links, np.full(5, 1 / 3), np.array([2 / 3, 1 / 3, 1 / 3]))
+    own = WeightedMixing(links[1:], np.full(4, 1 / 3), np.array([1.0, 1 / 3, 1 / 3]))
+    for name, lost, exchange in (
+        ("none", {}, None),
+        ("one", {0: {1: 0}}, None),
+        ("both", {0: {1: 0, 2: 0}}, None),
+        ("more of its own", {}, more),
+        ("its own", {}, own),
+    ):
         folder = tmp_path / name
         folder.mkdir()
         replayer = replayer_of(history, folder)
-        done = round_of(1, lost=lost)
+        done = round_of(1, lost=lost, exchange=exchange)
         assert replayer.prepare_round(done) == ""
         found.append(replayer.replay_round(done))
         replayer.close()
-    whole, one, both = found
+    whole, one, both, more_weight, alone = found
+    assert (one[0], both[0]) == (more_weight[0], alone[0])
     assert whole[0] == whole[1] == whole[2]
     assert len({whole[0], one[0], both[0]}) == 3
     assert one[1] == both[1] == whole[1]
