@@ -11,9 +11,12 @@ import pytest
 from fedhp.algorithms import Traits, load_algorithm
 from fedhp.algorithms.adpsgd import ADPSGD
 from fedhp.algorithms.base import (
+    ADAMW_LEARNING_RATES,
     ALGORITHMS,
+    Range,
     about,
     abouts,
+    built_in,
     built_ins,
     expected_rounds,
     is_asynchronous,
@@ -121,6 +124,165 @@ def test_what_a_class_says_that_declares_nothing() -> None:
         "order": 3.0,
         "work": 1.0,
     }
+
+
+def changed(declared: Traits | About, usual: Traits | About) -> dict[str, Any]:
+    """What is declared, as far as it is not the default."""
+    default = asdict(usual)
+    return {name: value for name, value in asdict(declared).items() if value != default[name]}
+
+
+STEADY = {"uses_rounds": False, "local_epochs": True, "plans_by": "world"}
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [
+        ("fedhp", {"local_epochs": True}),
+        (
+            "fedhp_plus",
+            {
+                "uses_rounds": False,
+                "uses_topology": False,
+                "local_work": False,
+                "group_average": True,
+                "plans_by": "world",
+            },
+        ),
+        ("dpsgd", {**STEADY, "follows_changes": True}),
+        ("ldsgd", {**STEADY, "follows_changes": True}),
+        ("adpsgd", STEADY),
+        ("pens", {"local_epochs": True}),
+        (
+            "free_links",
+            {
+                "uses_rounds": False,
+                "uses_topology": False,
+                "local_work": False,
+                "single_steps": True,
+                "plans_by": "world",
+            },
+        ),
+    ],
+)
+def test_what_each_built_in_algorithm_declares(name: str, declared: dict[str, Any]) -> None:
+    """A change of one of these is one of what the engine, the network and whatif do with it."""
+    texts = ("compression", "simulated")
+    found = changed(built_in(name).traits, Traits())
+    assert {key: value for key, value in found.items() if key not in texts} == declared
+
+
+def test_what_reports_know_of_each_built_in_algorithm() -> None:
+    plain = About(name="", color="", dashes="", marker="")
+    known = {
+        name: {
+            key: value
+            for key, value in changed(look, plain).items()
+            if key not in ("name", "color", "marker") and not isinstance(value, str)
+        }
+        for name, look in abouts().items()
+    }
+    assert known == {
+        "fedhp": {
+            "width": 2.0,
+            "order": 5.0,
+            "favourite": 1,
+            "work": 1.8,
+            "most_steps": 100,
+            "planners": ("deadline=opt", "deadline=fill"),
+        },
+        "fedhp_plus": {"width": 1.8, "order": 4.0, "favourite": 2},
+        "dpsgd": {"planners": ("",)},
+        "ldsgd": {"work": 0.53, "planners": ("",)},
+        "adpsgd": {"own_momentum": True, "planners": ("", "steps=100")},
+        "pens": {"dashes": (0, (5, 1, 1, 1, 1, 1)), "work": 1.2, "planners": ("",)},
+        "free_links": {"width": 1.0, "limit": True},
+    }
+
+
+def test_what_is_tried_for_the_settings_of_each_built_in_algorithm() -> None:
+    steps = Range(5, 200, unset="training.local_steps")
+    rate = Range(0.02, 1.0, unset="training.learning_rate")
+    own: dict[str, dict[str, Any]] = {
+        "fedhp": {"deadline": ("opt", "fill"), "max_steps": Range(20, 500)},
+        "fedhp_plus": {"momentum": Range(0.0, 0.95), "deadline_ratio": Range(0.05, 2.0)},
+        "dpsgd": {"steps": steps},
+        "ldsgd": {"steps": steps},
+        "adpsgd": {"steps": steps, "momentum": Range(0.0, 0.95, unset="training.momentum")},
+        "pens": {"steps": steps, "stage_share": Range(0.1, 0.5)},
+        "free_links": {},
+    }
+    for name in ALGORITHMS:
+        assert dict(built_in(name).tunable) == {"learning_rate": rate, **own[name]}
+    assert Range(0.0001, 0.01, unset="training.learning_rate") == ADAMW_LEARNING_RATES
+
+
+@pytest.mark.parametrize(
+    ("tried", "whole", "logarithmic"),
+    [
+        (Range(5, 50), True, True),
+        (Range(5, 49), True, False),
+        (Range(0, 50), True, False),
+        (Range(0.5, 5), False, True),
+        (Range(1, 5.0), False, False),
+    ],
+)
+def test_how_a_range_is_searched(tried: Range, whole: bool, logarithmic: bool) -> None:
+    assert (tried.whole, tried.logarithmic) == (whole, logarithmic)
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        (
+            "fedhp",
+            {
+                "planner": "settled",
+                "deadline": "opt",
+                "pace": "ratio",
+                "max_steps": 100,
+                "weights": "max_degree",
+                "distance_smoothing": 0.5,
+                "bound_smoothing": 0.5,
+                "bound": "update",
+                "bound_scale": 0.5,
+                "estimate_every": 2,
+                "probe_workers": 10,
+                "smoothing": 0.5,
+            },
+        ),
+        (
+            "fedhp_plus",
+            {
+                "learning_rate": 0.3,
+                "fragments": 2,
+                "compression": "int8",
+                "momentum": 0.7,
+                "patience": 3,
+                "min_share": 0.4,
+                "deadline_ratio": 0.2,
+                "first_deadline": 0.3,
+                "min_steps": 5,
+                "max_steps": 500,
+                "overlap": True,
+            },
+        ),
+        ("dpsgd", {"weights": "max_degree"}),
+        ("ldsgd", {"weights": "max_degree", "communications": 2}),
+        ("adpsgd", {"neighbors": "base", "serve": "model", "compression": "none"}),
+        (
+            "pens",
+            {"stage_share": 0.25, "peers": 10, "keep": 3, "samples": 64, "score_cost": 0.67},
+        ),
+        ("free_links", {"learning_rate": 0.05, "serve": "average"}),
+    ],
+)
+def test_the_default_settings_of_each_built_in_algorithm(
+    name: str, defaults: dict[str, Any]
+) -> None:
+    """Settings that are none or false are left out here."""
+    found = built_in(name)().model_dump()
+    assert {key: value for key, value in found.items() if value} == defaults
 
 
 def test_what_has_neither_plan_nor_act_is_refused() -> None:

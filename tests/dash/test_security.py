@@ -15,7 +15,7 @@ import pytest
 from dash.conftest import FIRST
 from dash.serving import LOCAL, AppClient, client_of, listening
 from fedhp.dash.actions import Operator
-from fedhp.dash.security import LOOPBACK, Access, read_token
+from fedhp.dash.security import LOOPBACK, Access, is_loopback, new_token, read_token
 from fedhp.errors import ConfigError
 from waiting import PATIENCE
 
@@ -345,3 +345,14 @@ def test_a_good_token_file_is_read(tmp_path: Path) -> None:
     file.touch(0o600)
     file.write_text(f"{TOKEN}\n")
     assert read_token(file) == TOKEN
+
+
+def test_hosts_that_only_this_machine_reaches() -> None:
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1")))
+    assert not any(map(is_loopback, ("0.0.0.0", "10.0.0.5", "::", "example.org", "localhost.org")))
+
+
+def test_tokens_are_long_and_never_the_same() -> None:
+    tokens = {new_token() for _ in range(50)}
+    assert len(tokens) == 50
+    assert {len(token) for token in tokens} == {32}  # 24 bytes in base64

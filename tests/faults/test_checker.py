@@ -12,6 +12,7 @@ from faults.invented_run import DEADLINE, RUN, InventedRun
 from fedhp.cluster.audit import invariants
 from fedhp.cluster.audit.invariants import check_invariants, find_pauses
 from fedhp.cluster.audit.timeline import read_timeline
+from fedhp.cluster.protocol.attempt import Attempt
 from fedhp.errors import RunError
 
 
@@ -451,3 +452,98 @@ def test_no_invariant_is_idle(
         (tmp_path / str(index)).mkdir()
         missed += not broken_rules(run, tmp_path / str(index)) >= rules - {"lost"}
     assert missed
+
+
+# --- what a timeline answers ----------------------------------------------------------------
+
+
+def test_of_many_attempts_at_one_round_only_a_range_is_noted(tmp_path: Path) -> None:
+    run = good()
+    run.note("coordinator", "left_out", epoch=1, round=3, first=4, last=9, lines=30)
+    is_begun = read_timeline(run.write(tmp_path)).begun()
+    begun = [number for number in range(1, 12) if is_begun(Attempt(1, 3, number))]
+    assert begun == [4, 5, 6, 7, 8, 9]
+    assert is_begun(Attempt(1, 2, 1))
+    assert not is_begun(Attempt(1, 2, 5))
+    assert not is_begun(Attempt(2, 3, 5))
+
+
+def test_the_last_round_that_was_committed_at_a_moment(tmp_path: Path) -> None:
+    run = InventedRun()
+    run.lead(1)
+    before = run.clock
+    facts = run.begin()
+    run.report(0, facts)
+    run.report(1, facts)
+    commit = run.commit(facts, [0, 1])["at"]
+    run.committed = 1, 5, 1
+    run.lead(2, who="other")
+    timeline = read_timeline(run.write(tmp_path))
+    taken = timeline.terms[1].at
+    moments = (before - 100, before, commit - 1e-6, commit, taken - 1e-6, taken)
+    assert [timeline.last_committed_round(moment) for moment in moments] == [0, 0, 0, 1, 1, 5]
+
+
+def test_pauses_are_counted_once_where_they_overlap(tmp_path: Path) -> None:
+    run = good()
+    for since, seconds in ((2000.0, 10.0), (2004.0, 2.0), (2008.0, 4.0), (2030.0, 5.0)):
+        run.note("coordinator", "frozen", since=since, seconds=seconds)
+    timeline = read_timeline(run.write(tmp_path))
+    (term,) = timeline.terms
+    assert [pause.start for pause in term.pauses()] == [2000.0, 2004.0, 2008.0, 2030.0]
+    for start, end, idle in (
+        (1990.0, 2050.0, 17.0),
+        (2005.0, 2009.0, 4.0),
+        (2012.0, 2030.0, 0.0),
+        (2011.0, 2032.0, 3.0),
+        (1990.0, 2000.0, 0.0),
+    ):
+        assert timeline.idle_seconds(term, start, end) == pytest.approx(idle)
+
+
+@pytest.mark.parametrize(
+    ("ready", "noted", "announced"),
+    [([0], 0.0, True), ([0, 1], 0.0, False), ([], 5.0, True), ([], 5.1, False), ([], -0.1, False)],
+)
+def test_who_waits_for_too_few_workers_says_so(
+    ready: list[int], noted: float, announced: bool, tmp_path: Path
+) -> None:
+    """Two are needed here; what counts is said from the start to the end, both included."""
+    run = good()
+    run.note("coordinator", "waiting", why="too few", ready=ready)["at"] = 3000.0 + noted
+    timeline = read_timeline(run.write(tmp_path))
+    assert timeline.is_pause_announced(timeline.terms[0], 3000.0, 3005.0) is announced
+
+
+def test_what_says_that_a_worker_was_away(tmp_path: Path) -> None:
+    run = good()
+    times = [
+        run.note(who, event, **facts)["at"]
+        for who, event, facts in (
+            ("coordinator", "gone", {"workers": [0, 2]}),
+            ("coordinator", "leave", {"worker": 1}),
+            ("faults", "fault", {"kind": "kill", "target": ["w0", "w1"]}),
+        )
+    ]
+    timeline = read_timeline(run.write(tmp_path))
+    away = [
+        [name for name in ("w0", "w1", "w2") if timeline.was_away(name, moment, moment)]
+        for moment in times
+    ]
+    assert away == [["w0", "w2"], ["w1"], ["w0", "w1"]]
+    for start, end in ((times[0] + 0.001, times[1] - 0.001), (0.0, times[0] - 0.001)):
+        assert not any(timeline.was_away(name, start, end) for name in ("w0", "w1", "w2"))
+
+
+def test_a_worker_that_has_two_processes_in_a_time_was_away(tmp_path: Path) -> None:
+    run = good()
+    first = run.note("w0", "beat")["at"]
+    second = run.note("w0", "beat", process=2)["at"]
+    timeline = read_timeline(run.write(tmp_path))
+    assert timeline.was_away("w0", first, second)
+    assert not timeline.was_away("w0", second, second)
+    assert not timeline.was_away("w0", first, first)
+
+
+def test_what_a_violation_says() -> None:
+    assert str(invariants.Violation("lost", "round 3")) == "lost: round 3"

@@ -183,10 +183,13 @@ def test_a_restarted_process_does_not_lower_how_many_must_report() -> None:
 
 
 @contextmanager
-def leading(folder: Path, *, dead_after: float) -> Iterator[CoordinatorState]:
+def leading(folder: Path, *, dead_after: float, groups: bool = False) -> Iterator[CoordinatorState]:
     """The state of a coordinator that has just taken the lead, without a network."""
-    settings = ConductorSettings(3, min_workers=2, suspect_after=1, dead_after=dead_after)
-    committed = CommittedState("0" * 32, experiment(), INITIAL)
+    settings = ConductorSettings(
+        3, min_workers=2, suspect_after=1, dead_after=dead_after, groups=groups
+    )
+    algorithm = {"name": "fedhp_plus" if groups else "dpsgd"}
+    committed = CommittedState("0" * 32, experiment(algorithm=algorithm), INITIAL)
     history = History(folder, "boss")
     record = RunRecordWriter.open(folder, committed, asynchronous=False)
     try:
@@ -208,6 +211,26 @@ def test_a_report_of_an_attempt_that_was_given_up_is_late_but_not_bad(tmp_path: 
         with pytest.raises(Refused, match="given up") as refused:
             service_of(state).expected(member)
         assert not refused.value.bad
+
+
+def test_with_group_averages_a_report_names_the_model_and_the_consensus(tmp_path: Path) -> None:
+    """The audit compares both."""
+    with leading(tmp_path, dead_after=9.0, groups=True) as state:
+        member = state.conductor.join("w0", "h:1", incarnation=1, models=(), now=0.0)
+        attempt = state.conductor.begin([0], deadline=9.0)
+        report = wire.RoundReport(envelope=Envelopes("w0").make(attempt=attempt))
+        for digest, consensus in ((b"", b""), (b"d" * 32, b""), (b"", b"c" * 32)):
+            report.digest, report.consensus = digest, consensus
+            with pytest.raises(Refused, match="no digest") as refused:
+                state.attempts.report(member, report, now=1.0)
+            assert refused.value.reason == "digest"
+            assert state.conductor.running is not None
+            assert state.conductor.running.reports == {}
+        report.digest = b"d" * 32
+        report.consensus = b"c" * 32
+        state.attempts.report(member, report, now=1.0)
+        assert state.conductor.running is not None
+        assert state.conductor.running.reports == {0: report}
 
 
 def test_a_worker_that_is_silent_may_still_hear_that_the_run_is_over(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ LIBRARIES = (
 )
 OPTIONS = (
     *("-x", "-q", "--no-header", "--tb=line", "-p", "mutants.recording", "-p", "no:cacheprovider"),
-    *("-p", "no:xdist", "--hypothesis-seed=0", "-m", "not slow"),
+    *("-p", "no:xdist", "-p", "no:schemathesis", "-p", "no:anyio"),
+    *("--hypothesis-seed=0", "-m", "not slow"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # of what is loaded already
 )
 POLL_SECONDS = 0.02

@@ -18,6 +18,12 @@ ATTEMPTS = st.builds(
 
 def test_attempts_are_in_order() -> None:
     assert INITIAL < Attempt(1, 9, 9) < Attempt(2, 1, 1) < Attempt(2, 1, 2) < Attempt(2, 2, 1)
+    assert Attempt(0, 0, 0) == INITIAL
+
+
+def test_what_names_an_attempt() -> None:
+    assert str(Attempt(3, 2, 1)) == "epoch 3, round 2, attempt 1"
+    assert Attempt.after(Attempt(3, 2, 1), epoch=5) == Attempt(5, 2, 0)
 
 
 @given(ATTEMPTS)

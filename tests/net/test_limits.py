@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from fedhp.cluster.protocol import calls, limits, message_checks, versions
+from fedhp.cluster.protocol import calls, limits, message_checks, setup, versions
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.addresses import HostPort, own_address
 from fedhp.cluster.protocol.calls import Messages
@@ -42,6 +42,7 @@ def test_bounds_that_releases_must_agree_on() -> None:
     assert counts == (64, 255, 2000)
     assert (limits.MAX_WORKERS, limits.MAX_LINKS, limits.MODEL_VERSIONS) == (10_000, 10_000, 8)
     assert (limits.SEQUENCE_WINDOW, limits.STRIKES, limits.PROTOCOL_VERSION) == (4096, 5, 1)
+    assert (setup.MAX_PARTS, setup.MAX_FACTS, setup.MAX_SCALED, setup.SKETCH) == (64, 300, 64, 2)
 
 
 def test_waits_of_callers_are_longer_than_those_of_who_answers() -> None:

@@ -149,6 +149,8 @@ def test_a_state_that_held_all_pairs_is_read() -> None:
     measured = np.full((3, 3), -1, dtype=np.int32)
     bandwidth[0, 2] = bandwidth[2, 0] = 4e6
     measured[0, 2] = measured[2, 0] = 4
+    bandwidth[1, 2] = bandwidth[2, 1] = 3e6
+    measured[1, 2] = measured[2, 1] = 0  # before the first round
     links = LinkEstimates.unpack(
         {
             "links.bandwidth": bandwidth,
@@ -157,5 +159,6 @@ def test_a_state_that_held_all_pairs_is_read() -> None:
         }
     )
     assert (links.bandwidth(0, 2), links.measured(0, 2)) == (4e6, 4)
+    assert (links.bandwidth(1, 2), links.measured(1, 2)) == (3e6, 0)
     assert links.measured(0, 1) == -1
     assert links.capacity[2] == 2.0

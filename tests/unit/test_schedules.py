@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.optim import SGD
@@ -22,7 +23,10 @@ from torch.optim.lr_scheduler import (
 from fedhp.config import Experiment, TrainingConfig, parse, to_tables
 from fedhp.config.origins import Origins
 from fedhp.errors import ConfigError
+from fedhp.rounds.context import planning_context
+from fedhp.rounds.planner import Observed, observe
 from fedhp.schedules import learning_rate
+from fedhp.timing import Network
 
 ROUNDS = 12
 
@@ -216,3 +220,19 @@ def test_another_unit_drops_the_points_of_the_first() -> None:
 def test_settings_made_in_python_are_checked_as_well() -> None:
     assert TrainingConfig(schedule="constant").decay == 0.98
     assert math.isclose(TrainingConfig(schedule="step", milestones=[4]).factor, 0.1)
+
+
+@pytest.mark.parametrize(("horizon", "share"), [(None, None), (8.0, 0.25), (2.0, 1.0)])
+def test_an_algorithm_observes_the_share_of_the_horizon(
+    horizon: float | None, share: float | None
+) -> None:
+    here = np.ones(4, dtype=np.bool_)
+    tables = {"workers": 4} if horizon is None else {"workers": 4, "horizon": horizon}
+    context = planning_context(parse(tables), model_bits=1e6)
+    network = Network(np.full(4, 1e6), 1e6)
+    observed = Observed(round_index=3, clock=2.0, available=here, network=network)
+    observation = observe(context, observed)
+    assert (observation.share_done, observation.clock, observation.round_index) == (share, 2.0, 3)
+    assert observation.available is here
+    assert not observation.changing
+    assert observation.topology == context.federation.base_topology

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -68,6 +69,10 @@ def test_paths_of_trusted_modules_alone() -> None:
         with pytest.raises(ConfigError, match="does not trust") as caught:
             trust.check_path(path, key="algorithm.name")
         assert caught.value.key == "algorithm.name"
+        assert "trusts: own" in caught.value.allowed
+    with pytest.raises(ConfigError, match="does not trust") as caught:
+        NO_TRUST.check_path("own:Part", key="k")
+    assert "trusts: none" in caught.value.allowed
     trust.check_part(Path, "mine:Part", key="k")
     with pytest.raises(ConfigError, match="defined in the module 'pathlib"):
         trust.check_part(Path, "own:Path", key="k")
@@ -92,3 +97,22 @@ def test_a_trusted_module_is_imported_once_and_its_file_is_hashed(
     assert sys.modules.pop(file.stem).VALUE == 3
     with pytest.raises(ConfigError, match="cannot be imported: ImportError: it was not found"):
         load_trust(["trusted_part_that_is_missing"])
+
+
+def test_a_trusted_module_without_a_file_has_no_digest() -> None:
+    """Its origin is a word, not a path."""
+    assert load_trust(["_imp"]).modules == (TrustedModule("_imp", None, ""),)
+
+
+def test_a_module_that_was_just_written_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python keeps what it has seen of a folder, by the time at which that was changed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    moment = tmp_path.stat().st_mtime_ns
+    with pytest.raises(ConfigError, match="it was not found"):
+        load_trust(["written_later_for_a_test"])
+    (tmp_path / "written_later_for_a_test.py").write_text("")
+    os.utime(tmp_path, ns=(moment, moment))
+    assert load_trust(["written_later_for_a_test"]).modules[0].file is not None
+    sys.modules.pop("written_later_for_a_test")

@@ -409,6 +409,7 @@ def test_one_test_without_a_number_is_enough(
             honest=None if honest is None else np.array(honest),
         ),
     )
+    check_evaluation(replace(tested, evaluation=None))  # a round without a test
     if not whose:
         check_evaluation(tested)
         return

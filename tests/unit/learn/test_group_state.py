@@ -62,8 +62,10 @@ def test_an_average_counts_when_it_is_committed() -> None:
     for row, named in expected.items():
         for name, values in named.items():
             np.testing.assert_array_equal(values, getattr(kept, name)[row].numpy())
-    kept.commit()  # once only
     assert kept.consensus[0].tolist() == [1.5, 1.0, 5.0]
+    kept.consensus[0] = 0.0
+    kept.commit()  # nothing is prepared any more
+    assert kept.consensus[0].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_what_was_given_up_leaves_nothing() -> None:

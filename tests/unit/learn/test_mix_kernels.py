@@ -190,3 +190,15 @@ def test_distances_from_a_gram_matrix_and_direct(closeness: float, far: bool) ->
     assert (single > 0).all()
     np.testing.assert_allclose(gram, single, rtol=1e-5)
     np.testing.assert_allclose(direct, single, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("workers", "width", "few"), [(12, 3001, 10), (40, 500, 9), (64, 9001, 214)]
+)
+def test_few_links_are_measured_one_by_one(workers: int, width: int, few: int) -> None:
+    """So many are the last that cost less than a Gram matrix; they have the bits of `distance`."""
+    matrix = models(workers, width, seed=7)
+    every = np.array(list(combinations(range(workers), 2)), dtype=np.int64)
+    single = [distance(matrix[a], matrix[b]) for a, b in every[: few + 1].tolist()]
+    assert distances(matrix, every[:few]).tolist() == single[:few]
+    assert distances(matrix, every[: few + 1]).tolist() != single

@@ -169,3 +169,11 @@ def test_a_row_survives_a_round_trip(batch_norm: str) -> None:
     again, numbers = row_of(module, layout)
     assert torch.equal(again, row)
     assert torch.equal(numbers, counters)
+
+
+def test_what_a_layout_does_not_have_is_not_carried() -> None:
+    module = nn.Linear(2, 1)
+    replica = Replica(module, layout_of(module, batch_norm="mixed"))
+    replica.bind(*row_of(module, replica.layout))
+    with pytest.raises(KeyError, match="no columns for tracker"):
+        replica.carried("tracker")

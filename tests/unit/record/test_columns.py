@@ -52,6 +52,32 @@ def test_what_sinks_log_of_every_worker() -> None:
     }
 
 
+def test_what_is_declared_of_every_column() -> None:
+    """Whole numbers are never missing; the page does not show what only planners need."""
+    assert {column.name for column in WORKER_COLUMNS if column.whole} == {"local_steps", "links"}
+    hidden = {"update_norm", "smoothness", "gradient_variance"}
+    assert {column.name for column in WORKER_COLUMNS if not column.shown} == hidden
+    assert not any(column.added for column in WORKER_COLUMNS)
+    plain = Column("plain")
+    assert (plain.unit, plain.whole, plain.reported, plain.logged) == ("", False, None, False)
+    assert (plain.shown, plain.added) == (True, False)
+
+
+def test_what_a_worker_may_report_of_itself() -> None:
+    """Releases must agree on it: one that lowers a bound alone refuses what the others send."""
+    largest = 3.5e38
+    estimated = Bounds(0.0, largest, positive=False, unmeasured=True)
+    reported = {column.name: column.reported for column in WORKER_COLUMNS if column.reported}
+    assert reported == {
+        "step_time": Bounds(0.0, 3600.0, positive=True, unmeasured=False),
+        "train_loss": Bounds(-largest, largest, positive=False, unmeasured=False),
+        "update_norm": Bounds(0.0, largest, positive=False, unmeasured=False),
+        "smoothness": estimated,
+        "gradient_variance": estimated,
+    }
+    assert 3.4e38 < float(np.finfo(np.float32).max) < largest
+
+
 def test_a_record_without_a_column_is_read_and_gets_it_when_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
