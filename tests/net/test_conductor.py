@@ -58,24 +58,12 @@ def test_a_member_that_was_restored_has_left_until_it_joins() -> None:
     assert math.isnan(again.step_time)
 
 
-def test_a_poll_without_a_step_time_keeps_the_one_before() -> None:
-    member = Member(0, "a", left=False)
-    held = (Attempt(1, 1, 1),)
-    member.poll(models=held, now=3.0)
-    assert (member.models, member.seen) == (held, 3.0)
-    assert math.isnan(member.step_time)
-    member.poll(models=(), step_time=0.25, now=4.0)
-    assert (member.models, member.step_time, member.seen) == ((), 0.25, 4.0)
-    member.poll(models=(), step_time=0.0, now=5.0)
-    assert member.step_time == 0.25
-
-
 def test_a_sign_of_life_counts_from_the_newest_on_and_only_of_members() -> None:
     member = Member(0, "a", left=False)
     member.beat("training", 5.0)
     member.beat("mixing", 4.0)  # which was on its way for longer
     assert (member.seen, member.phase) == (5.0, "mixing")
-    member.leave()
+    member.left = True
     with pytest.raises(Refused, match="join again") as caught:
         member.beat("training", 6.0)
     assert caught.value.reason == "joined"
@@ -151,7 +139,6 @@ def test_silence_has_two_limits(silent: float, status: MemberStatus) -> None:
     assert conductor.is_alive(member, now) is alive
     assert conductor.alive(now) == ([member] if alive else [])
     assert conductor.ready(now) == ([member] if alive else [])
-    assert conductor.gone(now) == ([] if alive else [0])
     dead_first = ConductorSettings(1, 1, suspect_after=9.0, dead_after=3.0)
     assert conductor_of(1, dead_first).is_alive(member, now) is alive
 
@@ -193,12 +180,9 @@ def test_who_is_to_leave_ends_its_attempt_first() -> None:
     conductor = conductor_of(3)
     conductor.members[2].draining = conductor.members[1].draining = True
     assert workers(conductor.ready(0.0)) == [0]
-    assert conductor.gone(0.0) == []
     conductor.begin([0, 1], deadline=5.0)
-    assert conductor.gone(0.0) == [2]  # which has no part in it
     assert workers(conductor.overdue(0.0)) == [0, 1]
-    conductor.members[0].leave()
-    assert conductor.gone(0.0) == [0, 2]
+    conductor.members[0].left = True
     assert workers(conductor.overdue(0.0)) == [1]
     conductor.give_up()
     assert conductor.overdue(0.0) == []
@@ -259,16 +243,12 @@ def test_attempts_are_counted_from_one_in_each_round() -> None:
     assert conductor.begin([0, 1], deadline=5.0) == Attempt(4, 7, 1)
     assert conductor.running is not None
     assert conductor.running.started == 0.0
-    conductor.running.hurry(6.0)
-    assert conductor.running.deadline == 5.0
-    conductor.running.hurry(4.0)
-    assert conductor.running.deadline == 4.0
 
 
 def test_without_an_attempt_nothing_is_sealed_or_committed() -> None:
     conductor = conductor_of(2)
     for step in (conductor.seal, conductor.commit):
-        with pytest.raises(RuntimeError, match="no attempt"):
+        with pytest.raises(AssertionError):
             step()
     assert conductor.verdict(0.0) is AttemptVerdict.WAIT
     assert conductor.absent(0.0) == set()
@@ -355,9 +335,9 @@ def test_without_the_others_a_group_average_can_be_committed() -> None:
 
 def test_a_member_of_the_group_that_is_gone_ends_the_attempt() -> None:
     conductor, _ = grouped()
-    conductor.members[3].leave()
+    conductor.members[3].left = True
     assert conductor.verdict(1.0) is AttemptVerdict.WAIT
-    conductor.members[2].leave()
+    conductor.members[2].left = True
     assert conductor.verdict(1.0) is AttemptVerdict.GIVE_UP
     assert conductor.absent(1.0) == {2}
     conductor, _ = grouped()

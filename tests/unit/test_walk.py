@@ -46,14 +46,14 @@ def test_one_tie_is_decided_by_distance() -> None:
 
 def test_looking_decides_nothing() -> None:
     looked = walk()
-    look = looked.look(2)
-    assert (look.removed.tolist(), look.stayed.tolist()) == ([0, 1], [])
+    removed, stayed, _ = looked.look(2)
+    assert (removed.tolist(), stayed.tolist()) == ([0, 1], [])
     assert looked.slowest(2).tolist() == [4.0, 3.0, 3.0, 4.0]
     assert looked.slowest(0).tolist() == [6.0, 6.0, 5.0, 4.0]
     assert looked.present.all()
     assert (looked.links_left, looked.absent_distance) == (6, 0.0)
-    assert looked.look(1).removed.tolist() == [0]
-    assert looked.look(9).removed.tolist() == [0, 1, 3]  # the others are needed
+    assert looked.look(1)[0].tolist() == [0]
+    assert looked.look(9)[0].tolist() == [0, 1, 3]  # the others are needed
     looked.commit(2)
     assert looked.present.tolist() == [False, False, True, True, True, True]
     assert (looked.links_left, looked.absent_distance) == (4, 4.0)
@@ -68,8 +68,8 @@ def test_what_a_look_would_show_can_be_removed_without_it() -> None:
 
 def test_the_bound_holds_at_exactly_its_limit() -> None:
     """Two removals add four to the sum over ordered pairs: four sixteenths are allowed."""
-    assert walk(limit=4 / 16).look(9).removed.tolist() == [0, 1]
-    assert walk(limit=3.9 / 16).look(9).removed.tolist() == [0]
+    assert walk(limit=4 / 16).look(9)[0].tolist() == [0, 1]
+    assert walk(limit=3.9 / 16).look(9)[0].tolist() == [0]
 
 
 def test_twins_of_a_forest_do_not_see_each_other() -> None:
