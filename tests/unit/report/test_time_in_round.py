@@ -274,6 +274,17 @@ def test_a_window_has_the_turns_that_end_later(tmp_path: Path) -> None:
         assert transfers_of_pairs(run, 3) == {(0, 1): 1}
 
 
+def test_turns_of_a_round_in_which_somebody_was_away(tmp_path: Path) -> None:
+    """With a barrier no turns are recorded; a worker that is away has no times at all."""
+    round_of_all = a_round(1, [1.0, 2.0, 3.0, 4.0], {(0, 1): 1.0}, planned=3)
+    nothing = np.where(np.arange(WORKERS) == 2, np.nan, round_of_all.timing.compute_time)
+    timing = replace(round_of_all.timing, compute_time=nothing, communication_time=nothing)
+    folder = hand_made(tmp_path / "run", replace(round_of_all, timing=timing))
+    with RunReader(folder) as run:
+        window = read_turns(run, 1)
+    assert (window.phases, window.recorded, window.complete) == ([], False, False)
+
+
 def without_phases(folder: Path, copy: Path) -> Path:
     """The run as an earlier version recorded it."""
     shutil.copytree(folder, copy)
