@@ -15,7 +15,6 @@ import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from fedhp.errors import FedhpError, RunError, StorageFull
 
@@ -88,9 +87,10 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 
             stream.write(part)
 
 
-def write_file(path: Path, content: bytes, **how: Any) -> None:
-    """A `new_file` with this content."""
-    with new_file(path, **how) as temporary:
+def write_file(
+    path: Path, content: bytes, *, mode: int = 0o666, replace: bool = True, shared: bool = False
+) -> None:
+    with new_file(path, mode=mode, replace=replace, shared=shared) as temporary:
         temporary.write_bytes(content)
 
 
@@ -146,12 +146,21 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def storage_errors(where: str | Path, **words: Any) -> Iterator[None]:
-    """Turn any OSError of the block into a `storage_error` with these words."""
+def storage_errors(
+    where: str | Path,
+    *,
+    what: str = "",
+    option: str = "folder",
+    recovery: str = "run the command again",
+    kind: type[FedhpError] = RunError,
+) -> Iterator[None]:
+    """Turn any OSError of the block into a `storage_error`."""
     try:
         yield
     except OSError as error:
-        raise storage_error(error, where, **words) from None
+        raise storage_error(
+            error, where, what=what, option=option, recovery=recovery, kind=kind
+        ) from None
 
 
 def storage_error(
