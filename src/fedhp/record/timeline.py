@@ -210,6 +210,6 @@ def _is_complete(run: RunReader, round_index: int) -> bool:
     """Whether the phases of a round add up to the times of its workers."""
     workers = run.table("workers", round_index=round_index)
     times = (*workers["compute_time"], *workers["communication_time"])
-    busy = sum(time for time in times if time is not None)  # None: it was away
-    known = sum(p.finish - p.start for p in _phases(run, round_index, round_index))
+    busy: float = sum(time for time in times if time is not None)  # None: it was away
+    known: float = sum(p.finish - p.start for p in _phases(run, round_index, round_index))
     return known >= busy * (1 - 1e-6)
