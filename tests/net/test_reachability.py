@@ -16,7 +16,7 @@ from fedhp.cluster.coordinator.conductor import Conductor, ConductorSettings, Me
 from fedhp.cluster.coordinator.process.metrics import Metrics, broken_by_name, snapshot_of
 from fedhp.cluster.coordinator.reachability import Reachability
 from fedhp.cluster.events import Event
-from fedhp.cluster.history import read_history
+from fedhp.cluster.history import facts_of, read_history
 from fedhp.cluster.ops import operator
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
@@ -123,7 +123,7 @@ def test_a_member_whose_call_broke_off_is_lost_unless_it_calls_again(log_lines: 
     noted: list[tuple[str, object, object]] = []
 
     def note(event: Event) -> None:
-        facts = event.facts()
+        facts = facts_of(event)
         noted.append((event.event, facts["worker"], facts.get("why")))
 
     conductor = three_members()

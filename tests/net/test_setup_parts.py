@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ def test_without_a_sketch_only_the_digest_counts() -> None:
 def test_what_is_shown_and_sent_of_a_part() -> None:
     assert SKETCHED.shown() == "aaaaaaaaaaaa (3 numbers)"
     assert SetupPart(DATA, "b" * 64).shown() == "bbbbbbbbbbbb"
-    assert SetupPart.from_list(json.loads(json.dumps(SKETCHED.to_list()))) == SKETCHED
+    assert SetupPart.from_list(json.loads(json.dumps(astuple(SKETCHED)))) == SKETCHED
     setup = Setup((SKETCHED, SetupPart(DATA, "b" * 64)), True, (0.5,), (2.0, 4.0))
     sent = wire.Setup.FromString(setup.to_wire().SerializeToString())
     assert Setup.from_wire(sent) == setup

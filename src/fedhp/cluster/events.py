@@ -24,17 +24,6 @@ class Event:
         cls.event = event
         dataclasses.dataclass(frozen=True)(cls)
 
-    def facts(self) -> dict[str, Any]:
-        """What the line says, apart from when and who."""
-        facts: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            several = value.to_facts() if isinstance(value, Attempt) else value
-            if isinstance(several, dict):
-                facts.update(several)
-            elif value is not None:
-                facts[name] = value
-        return facts
-
 
 Kind: TypeAlias = type[Event]
 Shape = TypeVar("Shape", bound=Event)

@@ -38,6 +38,18 @@ PER_ATTEMPT = ("left_aside", "waiting")
 DROPPED = kinds.Dropped.event
 
 
+def facts_of(event: kinds.Event) -> dict[str, Any]:
+    """What the line of an event says, apart from when and who."""
+    facts: dict[str, Any] = {}
+    for name, value in vars(event).items():
+        several = value.to_facts() if isinstance(value, Attempt) else value
+        if isinstance(several, dict):
+            facts.update(several)
+        elif value is not None:
+            facts[name] = value
+    return facts
+
+
 class History:
     """An open history; lines of an earlier process of the same name stay."""
 
@@ -57,7 +69,7 @@ class History:
 
     def note(self, event: kinds.Event) -> None:
         """Append one event, as soon as the disk has space for it."""
-        self.append(event.event, event.facts())
+        self.append(event.event, facts_of(event))
 
     def append(self, event: str, facts: Mapping[str, Any]) -> None:
         """Append a line about an event of this kind."""
@@ -117,7 +129,7 @@ class History:
         attempts = _attempts_of(lines)
         last = max(attempts, key=lambda last: (last.round_index, last.epoch), default=INITIAL)
         count = len(lines) - len(lasting) - len(earlier) + sum(line["lines"] for line in earlier)
-        summary = self._common(DROPPED) | kinds.Dropped(last, count, place).facts()
+        summary = self._common(DROPPED) | facts_of(kinds.Dropped(last, count, place))
         _write_lines(self._path.with_name(f"{self._path.name}.0"), [*lasting, summary])
         oldest.unlink()
 
@@ -219,7 +231,7 @@ def _sum(lines: list[dict[str, Any]]) -> dict[str, Any]:
         key: value for key, value in lines[-1].items() if key in ("at", "who", "process")
     }
     summary = kinds.LeftOut(*_round_of(attempts[0]), min(numbers), max(numbers), len(lines))
-    return {**common, "event": summary.event, **summary.facts()}
+    return {**common, "event": summary.event, **facts_of(summary)}
 
 
 def _round_of(attempt: Attempt) -> tuple[int, int]:

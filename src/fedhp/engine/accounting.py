@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedhp.algorithms import Observation
-from fedhp.config import Experiment, TrainingConfig
+from fedhp.config import Experiment
 from fedhp.engine.executor import Estimates, Training
 from fedhp.errors import Diverged, RunError
 from fedhp.exchange import Exchanged
@@ -214,25 +214,4 @@ def check_evaluation(record: RoundRecord) -> None:
             allowed="a metric that is a finite number for every model",
             fix=f"lower the learning rate (it was {record.learning_rate:g} in this round), "
             "or correct the metric of your own task",
-        )
-
-
-def check_finite(
-    loss: FloatArray,
-    norms: FloatArray,
-    *,
-    worked: BoolArray,
-    round_index: int,
-    learning_rate: float,
-    training: TrainingConfig,
-) -> None:
-    bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
-    if len(bad):
-        # What multiplies the weights themselves: a step overshoots where it is large, too.
-        pulls = [("proximal", training.proximal), ("weight_decay", training.weight_decay)]
-        raise Diverged(
-            f"round {round_index}: the model of worker {bad[0]} diverged "
-            f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
-            fix=f"lower the learning rate (it was {learning_rate:g} in this round)"
-            + "".join(f", or training.{name} ({value:g})" for name, value in pulls if value),
         )

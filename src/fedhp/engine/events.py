@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fedhp.algorithms.base import is_asynchronous, rule_of, traits_of
-from fedhp.engine.accounting import Stopwatch, check_clock, check_finite
+from fedhp.engine.accounting import Stopwatch, check_clock
 from fedhp.engine.executor import EventExecutor, LocalTraining, ShardLost
 from fedhp.engine.testing import StopCondition, with_results
 from fedhp.errors import RunError
@@ -35,7 +35,7 @@ from fedhp.exchange.post import Post
 from fedhp.record.checkpoint import Checkpoint
 from fedhp.record.tensors import pack, unpack
 from fedhp.rounds.context import PlanningContext, serving_of
-from fedhp.rounds.planner import Measured, Observed, Planner, rate_at
+from fedhp.rounds.planner import Measured, Observed, Planner, check_finite, rate_at
 from fedhp.timing import mean_bandwidth
 from fedhp.types import (
     BoolArray,

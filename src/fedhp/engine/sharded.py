@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedhp.algorithms.base import rule_of, traits_of
-from fedhp.engine.accounting import check_finite
 from fedhp.engine.executor import (
     Estimates,
     Evaluations,
@@ -47,6 +46,7 @@ from fedhp.learn.group import fragment_columns, group_step
 from fedhp.learn.group_state import Columns, GroupUpdate
 from fedhp.learn.topk import delta_share
 from fedhp.record.tensors import Arrays
+from fedhp.rounds.planner import check_finite
 from fedhp.types import BoolArray, Evaluation, FloatArray, IntArray
 
 if TYPE_CHECKING:

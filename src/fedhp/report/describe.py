@@ -21,8 +21,9 @@ def describe_run(run: RunReader) -> list[tuple[str, str]]:
     experiment = run.meta("experiment")
     training, world = experiment["training"], experiment["world"]
     rate = run.meta("learning_rate") or training["learning_rate"]  # earlier records: only this
-    epochs, local = training.get("local_epochs"), count(training["local_steps"], "local step")
-    if epochs is not None:
+    if (epochs := training.get("local_epochs")) is None:
+        local = count(training["local_steps"], "local step")
+    else:
         local = f"{epochs:g} local epoch{'' if epochs == 1 else 's'}"
     own_task = experiment["task"]["name"] != "classification"
     share = run.meta("transfer_share") or 1.0  # of a compressed model, or with what is carried

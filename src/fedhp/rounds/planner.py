@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedhp.algorithms.base import Algorithm, AsyncAlgorithm, Observation, rule_of, traits_of
-from fedhp.errors import BadPlan, definition_place
+from fedhp.config import TrainingConfig
+from fedhp.errors import BadPlan, Diverged, definition_place
 from fedhp.exchange.base import (
     Unusable,
     check_array,
@@ -247,6 +248,28 @@ class Measured:
     final_evaluation: Evaluation | None = None
     phases: tuple[TurnPhase, ...] = ()
     measures: Mapping[str, FloatArray] = field(default_factory=dict)
+
+
+def check_finite(
+    loss: FloatArray,
+    norms: FloatArray,
+    *,
+    worked: BoolArray,
+    round_index: int,
+    learning_rate: float,
+    training: TrainingConfig,
+) -> None:
+    """Refuse to go on with a model that diverged, all [N]; worked: who took a step."""
+    bad = np.flatnonzero(worked & ~(np.isfinite(loss) & np.isfinite(norms)))
+    if len(bad):
+        # What multiplies the weights themselves: a step overshoots where it is large, too.
+        pulls = [("proximal", training.proximal), ("weight_decay", training.weight_decay)]
+        raise Diverged(
+            f"round {round_index}: the model of worker {bad[0]} diverged "
+            f"(loss {loss[bad[0]]}, {len(bad)} workers in all); rounds before it are kept",
+            fix=f"lower the learning rate (it was {learning_rate:g} in this round)"
+            + "".join(f", or training.{name} ({value:g})" for name, value in pulls if value),
+        )
 
 
 def first_reports(step_time: FloatArray) -> Reports:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class CommittedState:
         }
         planner, tables = head.pop("planner"), head.pop("tables")
         head["experiment"] = to_tables(self.experiment) if tables is None else tables
-        head["setup"] = [[*part.to_list(), owner] for part, owner in self.setup.values()]
+        head["setup"] = [[*astuple(part), owner] for part, owner in self.setup.values()]
         # What JSON does not know: digests; attempts and leaderships.
         line = json.dumps(head, default=lambda x: x.hex() if isinstance(x, bytes) else x.to_list())
         return line.encode() + b"\n" + bytes(planner)

@@ -63,13 +63,9 @@ class SetupPart:
         """Digest and facts, short."""
         return f"{self.digest[:SHOWN_DIGITS]}" + (f" ({self.facts})" if self.facts else "")
 
-    def to_list(self) -> list[Any]:
-        """For JSON."""
-        return [self.name, self.digest, self.facts, list(self.sketch)]
-
     @classmethod
     def from_list(cls, values: list[Any]) -> SetupPart:
-        """The part of to_list()."""
+        """The part of its fields in order, as JSON has them."""
         name, digest, facts, sketch = values
         return cls(name, digest, facts, tuple(sketch))
 

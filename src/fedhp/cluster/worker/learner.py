@@ -24,7 +24,6 @@ from fedhp.cluster.protocol.attempt import INITIAL, Attempt
 from fedhp.cluster.protocol.codec import ModelCodec, row_digest
 from fedhp.cluster.worker.model_store import ModelStore, StoredModel
 from fedhp.cluster.worker.tree_node import NodeRows
-from fedhp.engine.accounting import check_finite
 from fedhp.engine.executor import LocalTraining
 from fedhp.engine.prepare import Prepared, ShardSpec
 from fedhp.engine.shard.groups import Groups
@@ -34,6 +33,7 @@ from fedhp.learn.group import fragment_columns
 from fedhp.learn.group_state import GROUP_STATE, Columns, GroupUpdate
 from fedhp.learn.local import Estimate
 from fedhp.learn.params import Layout
+from fedhp.rounds.planner import check_finite
 from fedhp.types import IntArray
 
 P = ParamSpec("P")

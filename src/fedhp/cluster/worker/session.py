@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedhp.cluster import events, failpoints
-from fedhp.cluster.history import History
+from fedhp.cluster.history import History, facts_of
 from fedhp.cluster.protocol import limits
 from fedhp.cluster.protocol import wire_pb2 as wire
 from fedhp.cluster.protocol.attempt import INITIAL, Attempt
@@ -120,7 +120,7 @@ class WorkerSession:
 
     def note(self, event: events.Event) -> None:
         """Write an event to the history and the log."""
-        facts = event.facts()
+        facts = facts_of(event)
         self.history.append(event.event, facts)
         log.info(event.event, extra=facts)
 
@@ -136,7 +136,7 @@ class WorkerSession:
             peer, what, error.reason, quarantined, left_out=left_out or None
         )
         self.history.note(event)
-        log.warning(event.event, extra={**event.facts(), "why": str(error)})
+        log.warning(event.event, extra={**facts_of(event), "why": str(error)})
 
 
 def _changed(

@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 
 from fedhp.cluster import events
-from fedhp.cluster.history import History
+from fedhp.cluster.history import History, facts_of
 from fedhp.cluster.ledger.base import RunStopped
 from fedhp.cluster.metrics_server import MetricsServer
 from fedhp.cluster.protocol import limits
@@ -530,7 +530,7 @@ class Worker:
             except StorageFull as error:
                 await self._wait_for_space(learner, error)
         finished = events.WorkerFinished(why, learner.committed)
-        log.info("finished", extra={**finished.facts(), "model": str(path)})
+        log.info("finished", extra={**facts_of(finished), "model": str(path)})
         self._history.note(finished)
 
 

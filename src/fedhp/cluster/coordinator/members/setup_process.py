@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import astuple
 from typing import Any
 
 from fedhp.cluster.protocol.own_setup import data_parts, model_part, module_parts
@@ -45,7 +46,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
         problem = error.problem
     except Exception as error:  # the user's own code may fail in any way
         problem = f"{type(error).__name__}: {error}"
-    return {"parts": [part.to_list() for part in parts], "problem": problem}
+    return {"parts": [astuple(part) for part in parts], "problem": problem}
 
 
 if __name__ == "__main__":
