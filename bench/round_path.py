@@ -117,7 +117,7 @@ async def _federation(on_round: Callable[[RoundRecord], None]) -> None:
     """A coordinator and its workers, until their run is over."""
     # On a busy machine rounds take long; signs of life and judgements by the clock are not counted.
     patience = {"beat": 60.0, "suspect_after": 600.0, "dead_after": 900.0, "least_deadline": 600.0}
-    experiment = api.make_experiment({**EXPERIMENT, "rounds": 10, "cluster": patience})
+    experiment = api.make_experiment({**EXPERIMENT, "rounds": 30, "cluster": patience})
     names = [f"w{worker}" for worker in range(experiment.workers)]
     with tempfile.TemporaryDirectory() as name, socket.socket() as free:
         folder, certificates = Path(name), Path(name) / "certificates"

@@ -90,7 +90,7 @@ NEEDS_RAY = pytest.mark.usefixtures("small_ray")
     [
         pytest.param("adpsgd", marks=SLOW),
         pytest.param("pens", marks=SLOW),
-        pytest.param("fedhp", marks=SLOW),  # always: with an actor that is killed
+        "fedhp",
         pytest.param("fedhp_plus", marks=SLOW),
         pytest.param("dpsgd", marks=SLOW),
         pytest.param("ldsgd", marks=SLOW),
@@ -259,7 +259,7 @@ class Killer:
 @pytest.mark.parametrize(
     ("algorithm", "method", "number"),
     [
-        ("fedhp", "train", 3),
+        pytest.param("fedhp", "train", 3, marks=SLOW),
         pytest.param("fedhp", "exchange", 2, marks=SLOW),
         pytest.param("fedhp", "keep", 3, marks=SLOW),
         pytest.param("fedhp_plus", "adopt", 3, marks=SLOW),

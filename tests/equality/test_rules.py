@@ -61,6 +61,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 OVER_SERVER = ("scaffold:Scaffold", "fedavg:FedAvg")
 ALL = pytest.mark.parametrize("method", METHODS)
+SLOW = pytest.mark.slow
 Rows: TypeAlias = NDArray[np.float64]
 
 
@@ -301,7 +302,13 @@ def test_what_travels_is_on_the_clock(method: str) -> None:
         assert sent == pytest.approx([whole.get(method, 2.0)] * 5, rel=1e-9)
 
 
-@ALL
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=() if name in ("choco:Choco", "scaffold:Scaffold") else SLOW)
+        for name in METHODS
+    ],
+)
 def test_killed_and_resumed(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES)
     server = "[world.server]\nuplink = 20\ndownlink = 10\n"

@@ -19,7 +19,6 @@ QUICK = {
     "worker killed: mixing": 0,
     "group member killed: broadcasting": 1,
     "coordinator killed: committing": 1,
-    "coordinator stopped: gathering": 1,
 }
 
 
