@@ -317,6 +317,10 @@ def readers_too(message: Any, scene: Scene) -> None:
     message.work.readers.append(address_of(other(scene, 5)))
 
 
+def committed_just_now(message: Any, scene: Scene) -> None:
+    message.committed.round = scene.attempt.round_index
+
+
 INJECTED = "all is well\n2031-01-01 12:00:00 coordinator: worker-1 is dead"
 
 ENVELOPES = [
@@ -524,6 +528,7 @@ ORDERS = [
     Bad("a wait with a bell", "Wait", "text", put("wait.why", "\a")),
     Bad("a long goodbye", "Finished", "size", put("finished.why", LONG)),
     Bad("work on a committed round", "Work", "order", put("committed.round", 2**31)),
+    Bad("work on the last committed round", "Work", "order", committed_just_now),
     Bad("work of no attempt", "Work", "range", put("work.attempt", 0)),
     Bad("no steps", "Work", "range", put("work.local_steps", 0)),
     Bad("a million steps and one", "Work", "range", put("work.local_steps", 1_000_001)),

@@ -325,6 +325,9 @@ def test_a_header_longer_than_ours_by_far_is_refused() -> None:
     long = CODEC.max_header["raw"] + 1
     for length in (0, 1, long, 2**63, 2**64 - 1):
         assert refused(stream(length.to_bytes(8, "little") + data[8:])) == "header"
+    beyond_the_end = len(data) - 7
+    assert beyond_the_end < long
+    assert refused(stream(beyond_the_end.to_bytes(8, "little") + data[8:])) == "header"
 
 
 def test_tensors_of_another_length_are_refused() -> None:

@@ -18,6 +18,7 @@ from fedhp.cluster.protocol.setup import (
     DATA,
     MODEL,
     MODULE,
+    SKETCH_TOLERANCE,
     TEST,
     Setup,
     SetupPart,
@@ -57,6 +58,8 @@ def test_without_a_sketch_only_the_digest_counts() -> None:
     assert not part.agrees(SetupPart(DATA, "b" * 64))
     zero = SetupPart(MODEL, "a" * 64, sketch=(0.0, 0.0))
     assert zero.agrees(replace(zero, digest="b" * 64))
+    at_the_limit = SetupPart(MODEL, "b" * 64, sketch=(1.0, SKETCH_TOLERANCE))
+    assert SetupPart(MODEL, "a" * 64, sketch=(1.0, 0.0)).agrees(at_the_limit)
 
 
 def test_what_is_shown_and_sent_of_a_part() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from fedhp.cluster.audit.committed_rounds import read_committed_rounds
 from fedhp.cluster.audit.timeline import read_timeline
-from fedhp.cluster.audit.verify import verify
+from fedhp.cluster.audit.verify import _time_errors, verify
 from fedhp.errors import RunError
 from net.leaders import Leader
 
@@ -39,3 +42,16 @@ def test_a_history_without_its_record_is_refused(tmp_path: Path) -> None:
             file.unlink()
     with pytest.raises(RunError, match="next to the history of c0"):
         verify(tmp_path / "run")
+
+
+def test_the_error_of_a_predicted_time_is_relative_to_the_real_one() -> None:
+    """Predicted is the slowest worker; NaN: it was away."""
+    rounds: list[Any] = [
+        SimpleNamespace(
+            compute_time=np.array([1.0, 3.0, np.nan]),
+            communication_time=np.array([0.5, 1.0, np.nan]),
+            round_time=real,
+        )
+        for real in (4.0, 5.0, 2.0)
+    ]
+    assert _time_errors(rounds).tolist() == pytest.approx([0.0, 0.2, 1.0])

@@ -14,7 +14,7 @@ import pytest
 from contract.rounds import federation, observe, report
 from fedhp.algorithms import Observation, fedhp_plus
 from fedhp.algorithms.fedhp_plus import FedHPPlus, FedHPPlusState
-from fedhp.algorithms.group_tree import build_tree, fastest_first
+from fedhp.algorithms.group_tree import _prim, build_tree, fastest_first
 from fedhp.exchange import GroupAverage
 from fedhp.exchange.group import CHUNKS
 from fedhp.learn.group import fragment_columns, group_step, next_momentum, received
@@ -243,6 +243,13 @@ def test_returning_workers_are_leaves_and_cost_no_more_than_others(per: str) -> 
     assert group.transfer_time(network) == without.transfer_time(network)
     message = 187_500 + 4 * 733
     assert group.link_bytes(12 * MEGABIT).tolist() == [2 * message] * 9
+
+
+def test_who_has_no_link_is_not_reached() -> None:
+    speeds = np.full((4, 4), -np.inf)
+    speeds[0, 1] = speeds[1, 0] = 2.0
+    order, above = _prim(speeds, 0)
+    assert (order.tolist(), above.tolist()) == ([0, 1], [0, 0])
 
 
 def test_bytes_are_those_of_the_coded_fragments() -> None:

@@ -26,6 +26,7 @@ from fedhp.exchange.base import (
 from fedhp.exchange.facts import from_facts, participants_in, rule_in
 from fedhp.exchange.mailbox import INT8_SIZE, Mail, Meeting, Shared, stored_mail
 from fedhp.graph import topology_from
+from fedhp.rule import Rows, Rule, Step, Vectors
 from fedhp.timing import INT8_BLOCK, Network
 from fedhp.types import BoolArray, Decision, FloatArray, IntArray, Plan
 from fedhp.world import World
@@ -229,6 +230,17 @@ def test_a_sequence_of_one_is_that_one() -> None:
     one.check_network()
     with pytest.raises(Unusable, match="has 2 exchanges"):
         ExchangeSequence((scoring, scoring)).check_network()
+
+
+def test_a_rule_that_receives_has_one_mixing_in_a_round() -> None:
+    class Kept(Rule):
+        def receive(self, x0: Rows, x: Rows, v: Vectors, mixed: Rows, step: Step) -> Rows:
+            return x
+
+    ring = DirectedMixing(np.array([[1], [2], [3], [0]]))
+    ExchangeSequence((ring,)).check_rule(Kept())
+    with pytest.raises(Unusable, match="mixes 2 times"):
+        ExchangeSequence((ring, ring)).check_rule(Kept())
 
 
 def test_scoring_costs_by_the_models_that_are_scored() -> None:

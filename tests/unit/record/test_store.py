@@ -372,3 +372,16 @@ def test_intervals_of_few_values() -> None:
     assert two is not None
     assert two.low is not None
     assert two.low < 1.0 < 3.0 < (two.high or 0)
+
+
+def test_the_last_row_of_a_table_or_none(tmp_path: Path) -> None:
+    store = Store.create(tmp_path)
+    assert store.last_row("rounds") is None
+    for index in (1, 2, 3):
+        store.commit(record(index))
+    last = store.last_row("rounds")
+    assert last is not None
+    assert (last["round"], last["clock"]) == (3, 30.0)
+    with pytest.raises(RunError):
+        store.last_row("nothing")
+    store.close()
