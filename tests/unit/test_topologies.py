@@ -372,6 +372,8 @@ def test_own_topologies_may_change_and_are_checked() -> None:
     round_topology(bad, 2)
     with pytest.raises(ConfigError, match="unknown worker 3"):
         round_topology(bad, 3)
+    with pytest.raises(ConfigError, match="unknown worker -1"):
+        round_topology(bad, -1)
 
 
 def test_weights_are_found_again_by_the_links() -> None:

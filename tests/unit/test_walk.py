@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhp.algorithms.forest import Forest
-from fedhp.algorithms.walk import Bound, Walk, slowest_first
+from fedhp.algorithms.walk import Bound, Walk, _joined, slowest_first
 from fedhp.graph import topology_from
 
 SQUARE = topology_from(4, [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]])
@@ -84,3 +84,10 @@ def test_twins_of_a_forest_do_not_see_each_other() -> None:
     assert forest.inside(0, 6).tolist() == before
     assert sum(before) == 3
     assert sum(after) == 2  # and the link that was kept
+
+
+def test_some_links_that_do_not_connect_all_are_not_enough() -> None:
+    """Every second link is looked at first: those between the two halves are the others."""
+    links = np.array([[0, 1], [1, 2], [2, 3], [1, 2]] * 40)
+    assert len(set(_joined(links, 4).tolist())) == 1
+    assert len(set(_joined(links[::2], 4).tolist())) == 2
