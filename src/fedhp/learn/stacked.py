@@ -96,9 +96,11 @@ class DenseStack:
             taken = rows.index_select(0, ordered)
             total = picks.shape[2] * self._steered(taken, samples, *arguments[5:], decay, steer)
             rows.index_copy_(0, ordered, taken)
+        elif not optimizer.momentum:
+            total = _compiled(_train)(rows, decay, *arguments)
         else:
             kind = (velocity, optimizer.momentum, optimizer.nesterov, decay)
-            total = _compiled()(rows, *kind, *arguments)
+            total = _compiled(_train_with_momentum)(rows, *kind, *arguments)
         losses = torch.empty_like(total)
         losses[order] = total / (torch.tensor(steps) * picks.shape[2]).to(total)
         return losses
@@ -186,10 +188,7 @@ class DenseStack:
     def _layers(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
         everyone = torch.arange(len(rows), device=rows.device)
         return [
-            (
-                rows[everyone, weight.start : weight.stop].view(-1, *weight.shape),
-                rows[everyone, bias.start : bias.stop].unsqueeze(2),
-            )
+            (_take(rows, everyone, weight), _take(rows, everyone, bias).unsqueeze(2))
             for weight, bias in self.layers
         ]
 
@@ -216,7 +215,62 @@ def dense_stack(task: Task, module: nn.Module, layout: Layout) -> DenseStack | N
     return DenseStack(tuple((slots[f"{n}.weight"], slots[f"{n}.bias"]) for n in names))
 
 
+def _take(rows: Tensor, chosen: Tensor, slot: Slot) -> Tensor:
+    return rows[chosen, slot.start : slot.stop].view(len(chosen), *slot.shape)
+
+
 def _train(
+    rows: Tensor,
+    decay: float,
+    chosen: Tensor,
+    spans: list[tuple[int, int]],
+    shapes: list[tuple[int, int]],
+    images: Tensor,
+    labels: Tensor,
+    picks: Tensor,
+    rates: Tensor,
+    active: list[int],
+    smoothing: float,
+) -> Tensor:
+    """DenseStack.train: step k for the first active[k] workers. Returns the sums of losses."""
+    layers: list[Tensor] = []
+    for span, shape in zip(spans, shapes):  # noqa: B905 - the compiler knows no `strict`
+        layers.append(rows[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
+    weights, biases = layers[0::2], layers[1::2]
+    targets = labels[picks].unsqueeze(2)
+    total = torch.zeros([len(chosen), 1], device=rows.device)
+    scale = (-rates / picks.shape[2]).view(-1, 1, 1)
+    kept = (1 - decay * rates).view(-1, 1, 1)
+    size = picks.shape[2]
+    # One buffer for all batches: new memory of this size costs more than filling it.
+    buffer = torch.empty([weights[0].shape[0] * size, images.shape[1]], device=images.device)
+    for step, count in enumerate(active):
+        # index_select copies whole rows: twice as fast as indexing with a matrix.
+        flat = buffer[: count * size]
+        torch.index_select(images, 0, picks[step, :count].reshape(-1), out=flat)
+        now = [weight[:count] for weight in weights]
+        shift = [bias[:count] for bias in biases]
+        inputs = flat.view(count, size, -1).transpose(1, 2)
+        activations, logs, error = _forward(inputs, targets[step, :count], now, shift, smoothing)
+        total[:count] -= logs.sum(dim=2)
+        error *= scale[:count]
+        for above in range(len(now)):
+            index = len(now) - 1 - above
+            below = activations[index]
+            # The error below is computed before the weights change.
+            passed = _below(now[index], error, below) if index > 0 else error
+            if decay > 0:
+                now[index] *= kept[:count]
+                shift[index] *= kept[:count]
+            now[index].baddbmm_(error, below.transpose(1, 2))
+            shift[index] += error.sum(dim=2, keepdim=True)
+            error = passed
+    for span, layer in zip(spans, layers):  # noqa: B905
+        rows[:, span[0] : span[1]].index_copy_(0, chosen, layer.flatten(1))
+    return total.squeeze(1)
+
+
+def _train_with_momentum(
     rows: Tensor,
     velocity: int,
     momentum: float,
@@ -232,27 +286,20 @@ def _train(
     active: list[int],
     smoothing: float,
 ) -> Tensor:
-    """DenseStack.train: step k for the first active[k] workers. Returns the sums of losses.
-
-    With momentum v = momentum v + gradient, x -= rate v; the gradient has the decay in it, and
+    """`_train` with v = momentum v + gradient, x -= rate v; the gradient has the decay in it, and
     Nesterov's x -= rate (gradient + momentum v)."""
     layers: list[Tensor] = []
     moving: list[Tensor] = []
     for span, shape in zip(spans, shapes):  # noqa: B905 - the compiler knows no `strict`
         layers.append(rows[:, span[0] : span[1]].index_select(0, chosen).view(-1, *shape))
-        if momentum > 0:
-            speeds = rows[:, velocity + span[0] : velocity + span[1]]
-            moving.append(speeds.index_select(0, chosen).view(-1, *shape))
+        speeds = rows[:, velocity + span[0] : velocity + span[1]]
+        moving.append(speeds.index_select(0, chosen).view(-1, *shape))
     targets = labels[picks].unsqueeze(2)
     total = torch.zeros([len(chosen), 1], device=rows.device)
     size = picks.shape[2]
-    # Without velocities the error itself is multiplied with the rate.
-    factors = (-rates if momentum > 0 else -rates / size).view(-1, 1, 1)
-    kept = (1 - decay * rates).view(-1, 1, 1)
-    # One buffer for all batches: new memory of this size costs more than filling it.
+    factors = (-rates).view(-1, 1, 1)
     buffer = torch.empty([layers[0].shape[0] * size, images.shape[1]], device=images.device)
     for step, count in enumerate(active):
-        # index_select copies whole rows: twice as fast as indexing with a matrix.
         flat = buffer[: count * size]
         torch.index_select(images, 0, picks[step, :count].reshape(-1), out=flat)
         now = [layer[:count] for layer in layers]
@@ -262,45 +309,33 @@ def _train(
             inputs, targets[step, :count], weights, biases, smoothing
         )
         total[:count] -= logs.sum(dim=2)
-        if momentum > 0:
-            error /= size
-        else:
-            error *= factors[:count]
+        error /= size
         for above in range(len(weights)):
             index = len(weights) - 1 - above
             below = activations[index]
             # The error below is computed before the weights change.
             passed = _below(weights[index], error, below) if index > 0 else error
-            layer, bias = weights[index], biases[index]
+            layer, bias = now[2 * index], now[2 * index + 1]
+            speed, bias_speed = moving[2 * index][:count], moving[2 * index + 1][:count]
             slope = error.sum(dim=2, keepdim=True)
-            if momentum > 0:
-                speed, bias_speed = moving[2 * index][:count], moving[2 * index + 1][:count]
-                if decay > 0:
-                    slope.add_(bias, alpha=decay)
-                bias_speed.mul_(momentum).add_(slope)
-                if nesterov:
-                    bias.addcmul_(slope.add_(bias_speed, alpha=momentum), factors[:count])
-                    slope = torch.bmm(error, below.transpose(1, 2)).add_(layer, alpha=decay)
-                    speed.mul_(momentum).add_(slope)
-                    layer.addcmul_(slope.add_(speed, alpha=momentum), factors[:count])
-                else:
-                    bias.addcmul_(bias_speed, factors[:count])
-                    speed.baddbmm_(error, below.transpose(1, 2), beta=momentum)
-                    if decay > 0:
-                        speed.add_(layer, alpha=decay)
-                    layer.addcmul_(speed, factors[:count])
+            if decay > 0:
+                slope.add_(bias, alpha=decay)
+            bias_speed.mul_(momentum).add_(slope)
+            if nesterov:
+                bias.addcmul_(slope.add_(bias_speed, alpha=momentum), factors[:count])
+                slope = torch.bmm(error, below.transpose(1, 2)).add_(layer, alpha=decay)
+                speed.mul_(momentum).add_(slope)
+                layer.addcmul_(slope.add_(speed, alpha=momentum), factors[:count])
             else:
+                bias.addcmul_(bias_speed, factors[:count])
+                speed.baddbmm_(error, below.transpose(1, 2), beta=momentum)
                 if decay > 0:
-                    layer.mul_(kept[:count])
-                    bias.mul_(kept[:count])
-                layer.baddbmm_(error, below.transpose(1, 2))
-                bias.add_(slope)
+                    speed.add_(layer, alpha=decay)
+                layer.addcmul_(speed, factors[:count])
             error = passed
-    for index, span in enumerate(spans):
-        rows[:, span[0] : span[1]].index_copy_(0, chosen, layers[index].flatten(1))
-        if momentum > 0:
-            speeds = rows[:, velocity + span[0] : velocity + span[1]]
-            speeds.index_copy_(0, chosen, moving[index].flatten(1))
+    for span, layer, part in zip(spans, layers, moving):  # noqa: B905
+        rows[:, span[0] : span[1]].index_copy_(0, chosen, layer.flatten(1))
+        rows[:, velocity + span[0] : velocity + span[1]].index_copy_(0, chosen, part.flatten(1))
     return total.squeeze(1)
 
 
@@ -336,14 +371,14 @@ def _below(weight: Tensor, error: Tensor, activation: Tensor) -> Tensor:
 
 
 @functools.cache
-def _compiled() -> Callable[..., Tensor]:
-    """The training loop, compiled if this torch can: the same kernels in the same order."""
+def _compiled(train: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A training loop, compiled if this torch can: the same kernels in the same order."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is an old part of torch
         try:
-            script = torch.jit.script(_train)
+            script = torch.jit.script(train)
         except (RuntimeError, AttributeError, OSError):  # OSError: the source is missing
-            return _train
+            return train
 
     def run(*arguments: object) -> Tensor:
         # Its optimizer gains nothing here, and would cost the first rounds a tenth of a second.
