@@ -1,8 +1,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP = .venv/bin/python -m pip --disable-pip-version-check --quiet
 READY = .venv/.ready
-# Tests at once: twice as many as there are cores, since many wait for processes that they started.
-WORKERS ?= 4
+# Tests at once: one more than there are cores, since many wait for processes that they started.
+WORKERS ?= 3
 
 # Real data sets are looked up here; without it the tests that need them skip and say so.
 ifneq ($(wildcard ../shared/data),)
